@@ -1,12 +1,10 @@
 #include "core/base/clock.h"
 
 #include <stdbool.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
+#include "core/base/process.h"
 
 static double seconds_of(clockid_t clock)
 {
@@ -80,20 +78,11 @@ double dpt_tick_ns(const struct dpt_tick_rate *rate, uint64_t tick)
 double dpt_process_age(void)
 {
     const long ticks = sysconf(_SC_CLK_TCK);
-    unsigned long long start = 0;
-    char text[1024];
-    const char *p;
+    struct dpt_process process;
     double age;
 
-    dpt_file_line("/proc/self/stat", text, sizeof text);
-    /* The name, field 2, may hold spaces and parentheses: count from the last one. Field 22 is the
-     * start. */
-    p = strrchr(text, ')');
-    if (p == NULL || ticks <= 0 ||
-        sscanf(p + 1,
-               " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-               &start) != 1)
+    if (ticks <= 0 || !dpt_process_read(0, &process))
         return 0.0;
-    age = seconds_of(CLOCK_BOOTTIME) - (double)start / (double)ticks;
+    age = seconds_of(CLOCK_BOOTTIME) - (double)process.born / (double)ticks;
     return age > 0.0 ? age : 0.0;
 }

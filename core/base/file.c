@@ -143,18 +143,17 @@ out:
 enum dpt_status dpt_file_stream(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
                                 FILE **file, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     int fd;
 
     *file = NULL;
-    DPT_TRY(dpt_file_open(path, mode, wrong, &fd, err));
+    if (dpt_file_open(path, mode, wrong, &fd, err) != DPT_OK)
+        return err->status;
     *file = fdopen(fd, modes[mode].stream);
-    if (*file == NULL) {
-        status = dpt_fail_errno(err, wrong, "%s", path);
-        close(fd);
-    }
-out:
-    return status;
+    if (*file != NULL)
+        return DPT_OK;
+    dpt_fail_errno(err, wrong, "%s", path);
+    close(fd);
+    return err->status;
 }
 
 enum dpt_status dpt_file_check_target(const char *path, struct dpt_error *err)

@@ -8,6 +8,7 @@
 
 #include "core/base/isa.h"
 #include "core/base/rng.h"
+#include "core/base/vector.h"
 
 #if defined(__x86_64__)
 /*
@@ -84,24 +85,22 @@ crc_vpclmul(uint32_t state, const unsigned char *p, size_t n)
     return crc_lanes(lanes, p, n);
 }
 
+#endif
+
 uint32_t dpt_crc32(uint32_t crc, const void *bytes, size_t n)
 {
-    const size_t whole = n / 16 * 16;
+    size_t whole = 0; /* bytes that are not left to zlib */
 
-    if (whole < 64 || !__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1"))
-        return (uint32_t)crc32_z(crc, bytes, n);
+#if defined(__x86_64__)
+    if (n >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
+        whole = n / 16 * 16;
     if (whole >= 256 && __builtin_cpu_supports("vpclmulqdq") && dpt_isa_here() >= DPT_ISA_AVX512)
         crc = ~crc_vpclmul(~crc, bytes, whole);
-    else
+    else if (whole > 0)
         crc = ~crc_pclmul(~crc, bytes, whole);
+#endif
     return (uint32_t)crc32_z(crc, (const unsigned char *)bytes + whole, n - whole);
 }
-#else
-uint32_t dpt_crc32(uint32_t crc, const void *bytes, size_t n)
-{
-    return (uint32_t)crc32_z(crc, bytes, n);
-}
-#endif
 
 uint32_t dpt_crc32_join(uint32_t first, uint32_t second, uint64_t second_length)
 {
@@ -136,8 +135,7 @@ typedef uint32_t narrow __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
 /* The sum of the hash, LANES elements at a time, in two independent chains. n is a multiple of 2
  * LANES. */
-static inline __attribute__((always_inline)) uint64_t hash_lanes(const float *x, size_t n,
-                                                                 uint64_t first)
+DPT_INLINE uint64_t hash_lanes(const float *x, size_t n, uint64_t first)
 {
     wide total[2] = {{0}, {0}}, key[2];
     uint64_t sum = 0;
@@ -176,21 +174,18 @@ __attribute__((target("avx2"))) static uint64_t hash_avx2(const float *x, size_t
 {
     return hash_lanes(x, n, first);
 }
+#endif
 
 static uint64_t hash_fast(const float *x, size_t n, uint64_t first)
 {
+#if defined(__x86_64__)
     if (dpt_isa_here() >= DPT_ISA_AVX512)
         return hash_avx512(x, n, first);
     if (dpt_isa_here() >= DPT_ISA_AVX2)
         return hash_avx2(x, n, first);
-    return hash_lanes(x, n, first);
-}
-#else
-static uint64_t hash_fast(const float *x, size_t n, uint64_t first)
-{
-    return hash_lanes(x, n, first);
-}
 #endif
+    return hash_lanes(x, n, first);
+}
 
 uint64_t dpt_hash_floats(const float *x, size_t n, uint64_t first)
 {

@@ -1,7 +1,6 @@
 #include "core/base/json.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* Bytes that pile up before they are written. */
 enum { PILE = 1 << 14 };
@@ -19,16 +18,16 @@ static void flush(struct dpt_json *j)
 /* What stands in front of a value or a closing bracket. */
 static void separate(struct dpt_json *j, bool closing)
 {
-    const char *comma = j->behind && !closing ? "," : "";
+    const char *comma = j->comma && !closing ? "," : "";
 
     if (j->file != NULL && j->text.length >= PILE)
         flush(j);
-    if (j->indent && j->depth + closing > 0 && (j->behind || !closing))
+    if (j->indent && j->depth + closing > 0 && (j->comma || !closing))
         dpt_str_printf(&j->text, "%s\n%*s", comma, 2 * j->depth, "");
     else
         dpt_str_printf(&j->text, "%s%s", comma, j->newline ? "\n" : *comma != '\0' ? " " : "");
     j->newline = false;
-    j->behind = true;
+    j->comma = true;
 }
 
 static void begin(struct dpt_json *j, const char *key)
@@ -48,7 +47,7 @@ static void open(struct dpt_json *j, const char *key, bool array)
     dpt_str_add(&j->text, array ? "[" : "{", 1);
     j->arrays = array ? j->arrays | bit : j->arrays & ~bit;
     j->depth++;
-    j->behind = false;
+    j->comma = false;
 }
 
 void dpt_json_object(struct dpt_json *j, const char *key)

@@ -31,7 +31,7 @@ struct dpt_json {
     int error;       /* errno of the first failure */
     int depth;       /* of open objects and arrays, at most 64 */
     uint64_t arrays; /* bit k: the one at depth k is an array */
-    bool behind;     /* a value stands before the next one */
+    bool comma;      /* the next value follows another one */
     bool newline;    /* the next value, or the closing bracket, begins a line */
 };
 

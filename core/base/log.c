@@ -136,6 +136,8 @@ static void put(struct dpt_log *log, bool show, const char *prefix, const char *
 {
     struct dpt_str clean = {0};
 
+    if (log->silent)
+        return;
     dpt_str_printable(&clean, text, strlen(text), lines);
     text = clean.text != NULL ? clean.text : "";
     if (show) {
@@ -161,8 +163,6 @@ void dpt_log_info(struct dpt_log *log, const char *format, ...)
 {
     va_list args;
 
-    if (log->silent)
-        return;
     va_start(args, format);
     put_format(log, log->level >= DPT_LOG_NORMAL, "", format, args);
     va_end(args);
@@ -172,7 +172,7 @@ void dpt_log_detail(struct dpt_log *log, const char *format, ...)
 {
     va_list args;
 
-    if (log->silent || log->level < DPT_LOG_VERBOSE)
+    if (log->level < DPT_LOG_VERBOSE)
         return;
     va_start(args, format);
     put_format(log, true, "", format, args);
@@ -183,8 +183,6 @@ void dpt_log_warn(struct dpt_log *log, const char *format, ...)
 {
     va_list args;
 
-    if (log->silent)
-        return;
     va_start(args, format);
     put_format(log, true, "warning: ", format, args);
     va_end(args);
@@ -192,8 +190,7 @@ void dpt_log_warn(struct dpt_log *log, const char *format, ...)
 
 void dpt_log_error(struct dpt_log *log, const struct dpt_error *err)
 {
-    if (!log->silent)
-        put(log, true, "", err->text, true);
+    put(log, true, "", err->text, true);
 }
 
 void dpt_log_live(struct dpt_log *log, const char *text)
@@ -233,12 +230,6 @@ void dpt_log_live_count(struct dpt_log *log, double *shown, const char *what, in
 
 void dpt_log_progress(struct dpt_log *log, const char *text)
 {
-    if (log->silent)
-        return;
-    if (log->terminal) {
-        dpt_log_live(log, text);
-        put(log, false, "", text, false);
-    } else {
-        put(log, log->level >= DPT_LOG_NORMAL, "", text, false);
-    }
+    dpt_log_live(log, text);
+    put(log, !log->terminal && log->level >= DPT_LOG_NORMAL, "", text, false);
 }

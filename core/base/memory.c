@@ -69,7 +69,7 @@ void dpt_unreserve(void *p, size_t bytes)
         munmap(p, bytes > 0 ? bytes : 1);
 }
 
-void dpt_forget(void *from, void *to)
+void dpt_decommit(void *from, void *to)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = ((uintptr_t)from + page - 1) / page * page,

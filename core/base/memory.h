@@ -27,7 +27,7 @@ void dpt_free(void *p);
 void *dpt_reserve(size_t bytes);
 void dpt_unreserve(void *p, size_t bytes);
 /* Gives back the whole pages in [from, to) of such memory, which is zero from now on. */
-void dpt_forget(void *from, void *to);
+void dpt_decommit(void *from, void *to);
 /* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message
  * of dpt_fail_memory. n is evaluated twice. */
 #define DPT_ALLOCATE(array, n, what, err)                                                          \

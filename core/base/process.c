@@ -20,7 +20,7 @@ bool dpt_process_read(int pid, struct dpt_process *process)
     FILE *file;
     size_t n;
 
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    snprintf(path, sizeof path, pid != 0 ? "/proc/%d/stat" : "/proc/self/stat", pid);
     file = fopen(path, "re");
     if (file == NULL)
         return false;

@@ -14,7 +14,7 @@ struct dpt_process {
     unsigned long long born; /* clock ticks after the machine's start */
 };
 
-/* False: there is no such process, or it cannot be looked at. */
+/* pid: 0: of this process. False: there is no such process, or it cannot be looked at. */
 bool dpt_process_read(int pid, struct dpt_process *process);
 
 /* Calls `child` with the number of each child of a process, until it returns false. */

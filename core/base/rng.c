@@ -39,8 +39,8 @@ void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4
 
 enum { DRAWS = 32 };
 
-static inline __attribute__((always_inline)) void
-multiply(uint32_t factor, const uint32_t word[DRAWS], uint32_t high[DRAWS], uint32_t low[DRAWS])
+DPT_INLINE void multiply(uint32_t factor, const uint32_t word[DRAWS], uint32_t high[DRAWS],
+                         uint32_t low[DRAWS])
 {
     /* Two loops: so each becomes one product of vectors. */
     for (int i = 0; i < DRAWS; i++)
@@ -87,7 +87,7 @@ DPT_VECTOR static void philox_run(const uint32_t key[2], uint64_t at, uint64_t a
     }
 }
 
-static inline __attribute__((always_inline)) uint64_t mix(uint64_t x)
+DPT_INLINE uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
@@ -281,7 +281,7 @@ static uint64_t root_above(uint64_t n)
 
 /* A number below `limit`, at most 2^32, from a random word, without a division: the upper half of
  * their product, from factors that vector units can multiply. */
-static inline __attribute__((always_inline)) uint64_t scale(uint64_t word, uint64_t limit)
+DPT_INLINE uint64_t scale(uint64_t word, uint64_t limit)
 {
     const uint64_t high = (word >> 32) * limit, low = ((word & UINT32_MAX) * limit) >> 32;
 
@@ -316,8 +316,7 @@ static struct permutation permutation(uint64_t seed, enum dpt_random_stream stre
 }
 
 /* Two rounds. */
-static inline __attribute__((always_inline)) void stir(const struct permutation *p, int round,
-                                                       uint64_t *left, uint64_t *right)
+DPT_INLINE void stir(const struct permutation *p, int round, uint64_t *left, uint64_t *right)
 {
     *left += scale(mix(*right + p->key[0] + golden * (uint64_t)round), p->rows);
     *left -= *left >= p->rows ? p->rows : 0;

@@ -455,10 +455,10 @@ void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n)
     dpt_str_ranks(s, ranks, found);
 }
 
-static const char *with_unit(double value, const char *const *units, double step, char *buf)
+static const char *with_unit(double value, const char *const *units, char *buf)
 {
-    while (units[1] != NULL && value >= 0.9995 * step) {
-        value /= step;
+    while (units[1] != NULL && value >= 999.5) {
+        value /= 1000;
         units++;
     }
     snprintf(buf, 32, "%.*f %s",
@@ -484,14 +484,14 @@ const char *dpt_show_bytes(double bytes, char *buf)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", NULL};
 
-    return with_unit(bytes, units, 1000, buf);
+    return with_unit(bytes, units, buf);
 }
 
 const char *dpt_show_seconds(double seconds, char *buf)
 {
     static const char *const units[] = {"us", "ms", "s", NULL};
 
-    return with_unit(seconds * 1e6, units, 1000, buf);
+    return with_unit(seconds * 1e6, units, buf);
 }
 
 const char *dpt_show_clock(double seconds, char *buf)

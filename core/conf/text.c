@@ -1,6 +1,5 @@
 #include "core/conf/internal.h"
 
-#include <stdio.h>
 #include <string.h>
 
 enum { SHOWN = 60 };

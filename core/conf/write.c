@@ -172,9 +172,9 @@ static void write_block(const struct dpt_conf_node *node, size_t indent, struct 
 {
     for (size_t i = 0; i < node->n; i++) {
         const struct dpt_conf_node *item = node->items[i];
-        /* `- conv: 3` continues after the dash; what a key or a list in a list holds begins below.
-         */
-        const bool behind = node->kind == DPT_NODE_LIST && item->kind == DPT_NODE_MAP;
+        /* `- conv: 3` continues after the dash, a compact mapping in YAML's words; what a key or a
+         * list in a list holds begins below. */
+        const bool compact = node->kind == DPT_NODE_LIST && item->kind == DPT_NODE_MAP;
 
         if (i > 0)
             indent_to(indent, out);
@@ -182,7 +182,7 @@ static void write_block(const struct dpt_conf_node *node, size_t indent, struct 
             write_key(node->keys[i], indent, out);
         else
             dpt_str_printf(out, "-");
-        if (dpt_conf_is_setting(item) || behind) {
+        if (dpt_conf_is_setting(item) || compact) {
             dpt_str_printf(out, " ");
         } else {
             dpt_str_printf(out, "\n");

@@ -467,7 +467,7 @@ void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_board
         add_histogram(b, tag, &c->histograms[i]);
     }
     end_step(b);
-    dpt_forget(c->room, c->room + c->bytes / sizeof *c->room);
+    dpt_decommit(c->room, c->room + c->bytes / sizeof *c->room);
     b->weights_step = step;
 }
 

@@ -1,6 +1,5 @@
 #include "core/trace/profile.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

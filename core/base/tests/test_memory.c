@@ -81,9 +81,9 @@ static void reserved_pages_come_and_go(void **state)
     assert_non_null(p);
     assert_true(p[0] == 0 && p[bytes - 1] == 0);
     memset(p, 7, (size_t)4 << 20);
-    dpt_forget(p + from, p + to);
+    dpt_decommit(p + from, p + to);
     assert_true(p[from - 1] == 7 && p[to] == 7 && p[from] == 7 && p[to - 1] == 0 && p[8192] == 0);
-    dpt_forget(p + 10, p + 20);
+    dpt_decommit(p + 10, p + 20);
     assert_true(p[15] == 7);
     dpt_unreserve(p, bytes);
     dpt_unreserve(NULL, bytes);

@@ -252,8 +252,8 @@ void dpt_tensor_parallel_release(struct dpt_tensor_parallel *d, int32_t first, i
 {
     for (int32_t i = first; d != NULL && d->t->layout.sliced && i < last; i++)
         if (d->layers[i].columns != NULL)
-            dpt_forget(d->layers[i].columns,
-                       d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));
+            dpt_decommit(d->layers[i].columns,
+                         d->layers[i].columns + column_floats(dpt_trainer_graph(d->t), i));
 }
 
 enum dpt_status dpt_tensor_parallel_chunks(struct dpt_tensor_parallel *d, int each,

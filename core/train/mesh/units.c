@@ -135,7 +135,7 @@ static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
             continue;
         status = dpt_model_init_tensor(graph, k, (uint64_t)t->job->seed, whole, err);
         memcpy(t->arenas.params + begin, whole + begin, (end - begin) * sizeof *whole);
-        dpt_forget(whole + at, whole + next);
+        dpt_decommit(whole + at, whole + next);
     }
     dpt_unreserve(whole, bytes);
     return dpt_group_agree(&t->comm->world, status, err);
@@ -215,8 +215,8 @@ void dpt_units_release(struct dpt_trainer *t, int unit)
     const struct dpt_slice own = own_slice(t);
     float *const params = t->arenas.params;
 
-    dpt_forget(params + begin, params + (own.begin < end ? own.begin : end));
-    dpt_forget(params + (own.end > begin ? own.end : begin), params + end);
+    dpt_decommit(params + begin, params + (own.begin < end ? own.begin : end));
+    dpt_decommit(params + (own.end > begin ? own.end : begin), params + end);
     if (t->backend->forget != NULL)
         t->backend->forget(t->model.program, t->stage->node[unit], t->stage->node[unit + 1]);
 }

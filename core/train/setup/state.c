@@ -219,7 +219,7 @@ static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, flo
 
     DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
     DPT_TRY(scatter(t, k, from - at, at, at + n, err));
-    dpt_forget(from, from + n);
+    dpt_decommit(from, from + n);
 out:
     return status;
 }

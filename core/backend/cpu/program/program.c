@@ -196,7 +196,8 @@ static void forget(void *opened, int32_t first, int32_t last)
 
     for (int i = 0; i < program->n_copies; i++)
         if (program->copies[i].node >= first && program->copies[i].node < last)
-            dpt_forget(*program->copies[i].at, *program->copies[i].at + program->copies[i].floats);
+            dpt_decommit(*program->copies[i].at,
+                         *program->copies[i].at + program->copies[i].floats);
 }
 
 /* The loss of some runs of rows, and its gradient. */
