@@ -134,8 +134,8 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
         file = dpt_checkpoint_resolve(p->weights, path);
         DPT_TRY(dpt_checkpoint_verify(file, err));
         DPT_TRY(dpt_checkpoint_open(&checkpoint, file, err));
-        p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
-        p->found.sized = dpt_checkpoint_stored(&checkpoint, &p->found.stored);
+        p->found.shaped = dpt_checkpoint_shape(&checkpoint, "input_shape", &p->found.shape);
+        p->found.sized = dpt_checkpoint_shape(&checkpoint, "file_shape", &p->found.stored);
         DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
         p->found.step = state.progress.step;
         DPT_TRY(dpt_checkpoint_kept(&checkpoint, &p->kept, err));

@@ -22,25 +22,6 @@ static void count(struct dpt_json *j, const char *key, int64_t value)
         dpt_json_null(j, key);
 }
 
-/* What only some evaluations have. */
-static const struct {
-    const char *name;
-    size_t member;
-} scores[] = {
-    {"weight", offsetof(struct dpt_history_eval, weight)},
-    {"mae", offsetof(struct dpt_history_eval, mae)},
-    {"rmse", offsetof(struct dpt_history_eval, rmse)},
-    {"r2", offsetof(struct dpt_history_eval, r2)},
-    {"label_accuracy", offsetof(struct dpt_history_eval, label_accuracy)},
-    {"balanced_accuracy", offsetof(struct dpt_history_eval, balanced_accuracy)},
-    {"rare_recall", offsetof(struct dpt_history_eval, rare_recall)},
-    {"precision", offsetof(struct dpt_history_eval, precision)},
-    {"recall", offsetof(struct dpt_history_eval, recall)},
-    {"f1", offsetof(struct dpt_history_eval, f1)},
-    {"roc_auc", offsetof(struct dpt_history_eval, roc_auc)},
-    {"top5_accuracy", offsetof(struct dpt_history_eval, top5)},
-};
-
 static void write_eval(struct dpt_json *j, const char *key, const struct dpt_history_eval *e)
 {
     if (e == NULL) {
@@ -51,11 +32,11 @@ static void write_eval(struct dpt_json *j, const char *key, const struct dpt_his
     dpt_json_int(j, "step", e->step);
     dpt_json_real(j, "loss", e->loss);
     dpt_json_real(j, "accuracy", e->accuracy);
-    for (size_t i = 0; i < sizeof scores / sizeof *scores; i++) {
-        const double value = *(const double *)(const void *)((const char *)e + scores[i].member);
+    for (const struct dpt_history_score *s = dpt_history_scores; s->name != NULL; s++) {
+        const double value = *(const double *)(const void *)((const char *)e + s->member);
 
         if (!isnan(value))
-            dpt_json_real(j, scores[i].name, value);
+            dpt_json_real(j, s->name, value);
     }
     dpt_json_end(j);
 }

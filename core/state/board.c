@@ -96,16 +96,6 @@ static void end_value(struct dpt_board *b)
     dpt_proto_message(&b->summary, SUMMARY_VALUE, &b->value);
 }
 
-/* A number that is not finite is left out. */
-static void add_scalar(struct dpt_board *b, const char *tag, double value)
-{
-    if (!isfinite(value))
-        return;
-    begin_value(b, tag);
-    dpt_proto_float(&b->value, VALUE_NUMBER, (float)value);
-    end_value(b);
-}
-
 /* Names the plugin that the value is for; content: emptied, may be NULL. */
 static void add_metadata(struct dpt_board *b, const char *plugin, struct dpt_str *content)
 {
@@ -338,8 +328,7 @@ void dpt_board_counts_close(struct dpt_board_counts *c)
 {
     dpt_free(c->histograms);
     dpt_free(c->parts);
-    if (c->room != NULL)
-        dpt_unreserve(c->room, c->bytes);
+    dpt_unreserve(c->room, c->bytes);
     *c = (struct dpt_board_counts){0};
 }
 
@@ -421,24 +410,9 @@ void dpt_board_close(struct dpt_board *b)
     *b = (struct dpt_board){0};
 }
 
-enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
-                               const struct dpt_board_step *means, struct dpt_error *err)
-{
-    if (!b->open)
-        return DPT_OK;
-    begin_event(b, step);
-    add_scalar(b, "train/loss", means->loss);
-    add_scalar(b, "train/accuracy", means->accuracy);
-    add_scalar(b, "train/lr", means->lr);
-    add_scalar(b, "train/gradient_norm", means->norm);
-    add_scalar(b, "train/samples_per_second", means->rate);
-    end_step(b);
-    return dpt_board_flush(b, false, err);
-}
-
-enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
-                                     const struct dpt_board_scalar *scalars, size_t n,
-                                     struct dpt_error *err)
+enum dpt_status dpt_board_scalars(struct dpt_board *b, int64_t step, const char *split,
+                                  const struct dpt_board_scalar *scalars, size_t n, bool now,
+                                  struct dpt_error *err)
 {
     char tag[64];
 
@@ -446,11 +420,15 @@ enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const ch
         return DPT_OK;
     begin_event(b, step);
     for (size_t i = 0; i < n; i++) {
+        if (!isfinite(scalars[i].value))
+            continue;
         snprintf(tag, sizeof tag, "%s/%s", split, scalars[i].name);
-        add_scalar(b, tag, scalars[i].value);
+        begin_value(b, tag);
+        dpt_proto_float(&b->value, VALUE_NUMBER, (float)scalars[i].value);
+        end_value(b);
     }
     end_step(b);
-    return dpt_board_flush(b, true, err);
+    return dpt_board_flush(b, now, err);
 }
 
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_board_counts *c)

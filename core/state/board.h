@@ -49,22 +49,15 @@ enum dpt_status dpt_board_open(struct dpt_board *b, const char *folder, int64_t 
                                const struct dpt_board_start *start, struct dpt_error *err);
 void dpt_board_close(struct dpt_board *b);
 
-/* The means of some steps. Numbers that are not finite are left out. */
-struct dpt_board_step {
-    double loss, accuracy, lr, norm, rate;
-};
-
-/* Errors of these: as dpt_lock_check; IO, RANK. */
-enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
-                               const struct dpt_board_step *means, struct dpt_error *err);
-/* Scalars of a split: "valid/loss"; those that are NAN are left out. */
 struct dpt_board_scalar {
     const char *name;
     double value;
 };
-enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
-                                     const struct dpt_board_scalar *scalars, size_t n,
-                                     struct dpt_error *err);
+/* Scalars of a split, or of `train`: "valid/loss"; those that are not finite are left out. now: as
+ * dpt_board_flush. Errors: as dpt_lock_check; IO, RANK. */
+enum dpt_status dpt_board_scalars(struct dpt_board *b, int64_t step, const char *split,
+                                  const struct dpt_board_scalar *scalars, size_t n, bool now,
+                                  struct dpt_error *err);
 
 /* Histograms of the tensors of a graph. */
 struct dpt_board_counts {

@@ -200,28 +200,17 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
 enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *checkpoint, const char *name,
                                     char **text, struct dpt_error *err);
 
-/* Whether it was made by a run whose gradients are clipped by a norm of rows. */
-bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *checkpoint);
-
+/* A text attribute, "trained_on", into text; returns text. "": it has none, as those before this was
+ * kept. */
+const char *dpt_checkpoint_attribute(const struct dpt_checkpoint *checkpoint, const char *name,
+                                     char *text, size_t size);
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,
                                     size_t size);
 
-/* The shape of the samples that its model reads. False: it does not say, as those before this was
- * kept. */
-bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
-/* The shape that they have in their files, where they are resized or cut; false: as above. */
-bool dpt_checkpoint_stored(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
-/* What it says of its samples' type, and of its training data, into text; returns text. "": it does
- * not say, as those before this was kept. */
-const char *dpt_checkpoint_input_type(const struct dpt_checkpoint *checkpoint, char *text,
-                                      size_t size);
-const char *dpt_checkpoint_training_data(const struct dpt_checkpoint *checkpoint, char *text,
-                                         size_t size);
-
-/* Verifies, opens, reads and closes a checkpoint. */
-enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
-                                    char **job_text, struct dpt_error *err);
+/* The shape that an attribute tells, "input_shape" or "file_shape". False: as above. */
+bool dpt_checkpoint_shape(const struct dpt_checkpoint *checkpoint, const char *name,
+                          struct dpt_shape *shape);
 
 /* Renames the checkpoints after `step`, so that no run continues from them: step-N.h5 becomes
  * aside-step-N.h5. Errors: IO, RANK. */

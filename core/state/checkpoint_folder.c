@@ -1,8 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,10 +39,8 @@ static void read_monitor(const char *folder, char monitor[DPT_WATCH_NAME])
     monitor[0] = '\0';
     snprintf(path, sizeof path, "%s/job.yaml", folder);
     if (dpt_file_exists(path) && dpt_conf_load(&conf, path, &ignored) == DPT_OK) {
-        const struct dpt_conf_node *section = dpt_conf_get(conf.root, "checkpoint");
-        const struct dpt_conf_node *node = section != NULL && section->kind == DPT_NODE_MAP
-                                               ? dpt_conf_get(section, "monitor")
-                                               : NULL;
+        const struct dpt_conf_node *node =
+            dpt_conf_get(dpt_conf_get(conf.root, "checkpoint"), "monitor");
 
         if (node != NULL && node->kind == DPT_NODE_SCALAR && strncmp(node->text, "valid.", 6) == 0)
             snprintf(monitor, DPT_WATCH_NAME, "%s", node->text);
@@ -118,7 +114,6 @@ enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t 
     char path[PATH_MAX];
     struct dirent *entry;
     size_t capacity = 0;
-    int64_t *larger;
     DIR *dir;
 
     *steps = NULL;
@@ -130,10 +125,7 @@ enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t 
     while ((entry = readdir(dir)) != NULL) {
         if (step_of(entry->d_name) < 0)
             continue;
-        larger = dpt_grow(*steps, &capacity, *n + 1, sizeof *larger);
-        if (larger == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the list of checkpoints", (double)*n * 8));
-        *steps = larger;
+        DPT_GROW(*steps, &capacity, *n + 1, "the list of checkpoints", err);
         (*steps)[(*n)++] = step_of(entry->d_name);
     }
     if (*n > 0)

@@ -1,6 +1,4 @@
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,20 +407,6 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *c, struct dpt_s
     return status;
 }
 
-enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
-                                    char **job_text, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_checkpoint c = {0};
-
-    DPT_TRY(dpt_checkpoint_verify(path, err));
-    DPT_TRY(dpt_checkpoint_open(&c, path, err));
-    DPT_TRY(dpt_checkpoint_read(&c, state, parts, job_text, err));
-out:
-    dpt_checkpoint_close(&c);
-    return status;
-}
-
 enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *c, const char *name, char **text,
                                     struct dpt_error *err)
 {
@@ -439,40 +423,33 @@ out:
     return status;
 }
 
-/* Reads a text of an open checkpoint under HDF5's lock. */
-static void find_text(const struct dpt_checkpoint *c, const char *name, char *text, size_t size)
+const char *dpt_checkpoint_attribute(const struct dpt_checkpoint *c, const char *name, char *text,
+                                     size_t size)
 {
     dpt_h5_enter();
     read_text(c->file, name, text, size);
     dpt_h5_leave();
-}
-
-bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *c)
-{
-    char text[8];
-
-    find_text(c, "norm_chunks", text, sizeof text);
-    return strcmp(text, "rows") == 0;
+    return text;
 }
 
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, size_t size)
 {
     char backend[64], library[128], version[64];
 
-    find_text(c, "backend", backend, sizeof backend);
-    find_text(c, "library", library, sizeof library);
-    find_text(c, "version", version, sizeof version);
-    snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
+    snprintf(text, size, "%s %s, dptrain %s",
+             dpt_checkpoint_attribute(c, "backend", backend, sizeof backend),
+             dpt_checkpoint_attribute(c, "library", library, sizeof library),
+             dpt_checkpoint_attribute(c, "version", version, sizeof version));
     return text;
 }
 
-static bool read_shape(const struct dpt_checkpoint *c, const char *name, struct dpt_shape *shape)
+bool dpt_checkpoint_shape(const struct dpt_checkpoint *c, const char *name, struct dpt_shape *shape)
 {
     struct dpt_shape read = {0};
     char text[64], again[40];
     int n;
 
-    find_text(c, name, text, sizeof text);
+    dpt_checkpoint_attribute(c, name, text, sizeof text);
     n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
     if (n == 1) {
         read.h = read.w = 1;
@@ -483,26 +460,4 @@ static bool read_shape(const struct dpt_checkpoint *c, const char *name, struct 
     *shape = read;
     return read.c > 0 && read.h > 0 && read.w > 0 && dpt_shape_size(&read) <= INT32_MAX &&
            strcmp(dpt_shape_text(&read, again), text) == 0;
-}
-
-bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shape)
-{
-    return read_shape(c, "input_shape", shape);
-}
-
-bool dpt_checkpoint_stored(const struct dpt_checkpoint *c, struct dpt_shape *shape)
-{
-    return read_shape(c, "file_shape", shape);
-}
-
-const char *dpt_checkpoint_input_type(const struct dpt_checkpoint *c, char *text, size_t size)
-{
-    find_text(c, "input_type", text, size);
-    return text;
-}
-
-const char *dpt_checkpoint_training_data(const struct dpt_checkpoint *c, char *text, size_t size)
-{
-    find_text(c, "trained_on", text, size);
-    return text;
 }

@@ -92,9 +92,8 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
 {
     const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 6;
 
-    image->items = dpt_alloc_array(n, sizeof *image->items);
-    if (image->items == NULL)
-        return dpt_fail_memory(err, "a checkpoint's list of contents", (double)n);
+    if (DPT_ALLOCATE(image->items, n, "a checkpoint's list of contents", err) != DPT_OK)
+        return err->status;
     add_tensors(image, s->graph, false, "/params", -1);
     add_tensors(image, s->graph, true, "/state", -1);
     for (int k = 0; k < s->slots; k++) {
@@ -203,11 +202,10 @@ enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *s
                                const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_image *image = dpt_alloc(sizeof *image);
+    struct dpt_image *image;
 
     *out = NULL;
-    if (image == NULL)
-        return dpt_fail_memory(err, "a checkpoint", sizeof *image);
+    DPT_TRY(DPT_ALLOCATE(image, 1, "a checkpoint", err));
     image->fd = -1;
     image->state.streams = state->streams;
     DPT_TRY(lay_out(image, state, path, err));

@@ -1,7 +1,6 @@
 #include "core/state/history.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,22 @@ const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"epoch", "valid", "t
 
 const char *const dpt_run_state_names[DPT_RUN_STATES] = {"running", "done", "stopped", "failed",
                                                          "lost"};
+
+const struct dpt_history_score dpt_history_scores[] = {
+    {"weight", offsetof(struct dpt_history_eval, weight)},
+    {"mae", offsetof(struct dpt_history_eval, mae)},
+    {"rmse", offsetof(struct dpt_history_eval, rmse)},
+    {"r2", offsetof(struct dpt_history_eval, r2)},
+    {"label_accuracy", offsetof(struct dpt_history_eval, label_accuracy)},
+    {"balanced_accuracy", offsetof(struct dpt_history_eval, balanced_accuracy)},
+    {"rare_recall", offsetof(struct dpt_history_eval, rare_recall)},
+    {"precision", offsetof(struct dpt_history_eval, precision)},
+    {"recall", offsetof(struct dpt_history_eval, recall)},
+    {"f1", offsetof(struct dpt_history_eval, f1)},
+    {"roc_auc", offsetof(struct dpt_history_eval, roc_auc)},
+    {"top5_accuracy", offsetof(struct dpt_history_eval, top5)},
+    {NULL, 0},
+};
 
 /* The arrays, in the order of `capacity`. */
 enum array { STARTS, TRAIN, EVALS, ENDS };
@@ -171,27 +186,17 @@ static bool add_train(struct dpt_history *h, struct line *line)
 static struct dpt_history_eval read_means(struct dpt_history *h, struct line *line,
                                           enum dpt_history_split split)
 {
-    const struct dpt_history_eval e = {
+    struct dpt_history_eval e = {
         .step = whole(line, "step"),
         .samples = whole(line, "samples"),
         .split = split,
         .loss = real(line, "loss"),
         .accuracy = real(line, "accuracy"),
-        .balanced_accuracy = real(line, "balanced_accuracy"),
-        .rare_recall = real(line, "rare_recall"),
-        .weight = real(line, "weight"),
-        .mae = real(line, "mae"),
-        .rmse = real(line, "rmse"),
-        .r2 = real(line, "r2"),
-        .label_accuracy = real(line, "label_accuracy"),
-        .precision = real(line, "precision"),
-        .recall = real(line, "recall"),
-        .f1 = real(line, "f1"),
-        .roc_auc = real(line, "roc_auc"),
-        .top5 = real(line, "top5_accuracy"),
         .best = json_object_get(line->map, "best") != NULL,
     };
 
+    for (const struct dpt_history_score *s = dpt_history_scores; s->name != NULL; s++)
+        *(double *)(void *)((char *)&e + s->member) = real(line, s->name);
     h->uneven = h->uneven || !isnan(e.rare_recall);
     return e;
 }
@@ -326,8 +331,7 @@ out:
     return status;
 }
 
-/* Forgets what was read. */
-static void forget(struct dpt_history *h)
+static void reset(struct dpt_history *h)
 {
     h->n_starts = h->n_train = h->n_evals = h->n_ends = 0;
     h->lines = h->damaged = h->offset = h->step = 0;
@@ -361,7 +365,7 @@ enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dp
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", h->path));
     if (info.st_dev != h->device || info.st_ino != h->inode || info.st_size < h->offset) {
         *changed = h->lines > 0;
-        forget(h);
+        reset(h);
         h->device = info.st_dev;
         h->inode = info.st_ino;
     }
@@ -400,7 +404,7 @@ enum dpt_status dpt_history_open(struct dpt_history *h, const char *folder, stru
 
 void dpt_history_close(struct dpt_history *h)
 {
-    forget(h);
+    reset(h);
     free(h->starts);
     free(h->train);
     free(h->evals);

@@ -76,6 +76,14 @@ struct dpt_history_eval {
     bool best; /* it became the best by what the job monitors (checkpoint.monitor) */
 };
 
+/* What only some evaluations have: a name in their lines, and a double of struct dpt_history_eval.
+ * The last has no name. */
+struct dpt_history_score {
+    const char *name;
+    size_t member;
+};
+extern const struct dpt_history_score dpt_history_scores[];
+
 /* An `end` event. Times are of that start alone, from exec. */
 struct dpt_history_end {
     int32_t start;

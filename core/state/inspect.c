@@ -1,7 +1,6 @@
 #include "data/shards/inspect.h"
 #include "core/state/checkpoint.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

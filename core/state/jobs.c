@@ -1,6 +1,5 @@
 #include "core/state/jobs.h"
 
-#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,55 +8,42 @@
 /* One job's keys, as they are found. */
 struct collector {
     struct dpt_job_keys *keys;
-    void **paths; /* a tree (tsearch) of struct numbered_path */
     size_t job;
+    size_t next; /* key that is expected now: jobs have most of them, in one order */
 };
-
-/* A path and the number of its key. */
-struct numbered_path {
-    const char *path;
-    size_t number;
-};
-
-static int by_path(const void *a, const void *b)
-{
-    return strcmp(((const struct numbered_path *)a)->path, ((const struct numbered_path *)b)->path);
-}
-
-static void keep(void *entry)
-{
-    (void)entry; /* the region's */
-}
 
 /* The key of a path, which is added where earlier jobs do not have it. NULL: memory ran out. */
-static struct dpt_job_key *key_of(const struct collector *c, const char *path)
+static struct dpt_job_key *key_of(struct collector *c, const char *path)
 {
     struct dpt_job_keys *keys = c->keys;
-    struct numbered_path *entry, *const *found =
-                                     tfind(&(struct numbered_path){path, 0}, c->paths, by_path);
-    struct dpt_job_key *larger;
+    struct dpt_job_key *key;
 
-    if (found != NULL)
-        return &keys->keys[(*found)->number];
-    larger = dpt_grow(keys->keys, &keys->capacity, keys->n_keys + 1, sizeof *larger);
-    entry = dpt_region_alloc(&keys->arena, sizeof *entry);
-    if (larger == NULL || entry == NULL)
+    for (size_t i = 0; i < keys->n_keys; i++) {
+        const size_t at = (c->next + i) % keys->n_keys;
+
+        if (strcmp(keys->keys[at].path, path) != 0)
+            continue;
+        c->next = at + 1;
+        return &keys->keys[at];
+    }
+    key = dpt_grow(keys->keys, &keys->capacity, keys->n_keys + 1, sizeof *key);
+    if (key == NULL)
         return NULL;
-    keys->keys = larger;
-    *entry = (struct numbered_path){dpt_region_strdup(&keys->arena, path), keys->n_keys};
-    larger[keys->n_keys] = (struct dpt_job_key){
-        .path = entry->path,
-        .value = dpt_region_alloc(&keys->arena, keys->n * sizeof *larger->value)};
-    if (entry->path == NULL || larger[keys->n_keys].value == NULL ||
-        tsearch(entry, c->paths, by_path) == NULL)
+    keys->keys = key;
+    key += keys->n_keys;
+    *key =
+        (struct dpt_job_key){.path = dpt_region_strdup(&keys->arena, path),
+                             .value = dpt_region_alloc(&keys->arena, keys->n * sizeof *key->value)};
+    if (key->path == NULL || key->value == NULL)
         return NULL;
-    return &larger[keys->n_keys++];
+    keys->n_keys++;
+    return key;
 }
 
 static void collect(void *arg, const char *path, const struct dpt_conf_node *setting,
                     enum dpt_effect effect)
 {
-    const struct collector *c = arg;
+    struct collector *c = arg;
     struct dpt_job_key *key = key_of(c, path);
     const struct dpt_option *row = setting->row;
     struct dpt_str text = {0};
@@ -97,14 +83,11 @@ static void find_difference(struct dpt_job_key *key, const struct dpt_conf_node 
 
 bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *const *jobs, size_t n)
 {
-    void *paths = NULL;
-
     *keys = (struct dpt_job_keys){.n = n};
     for (size_t i = 0; i < n && !keys->failed; i++)
         if (jobs[i] != NULL &&
-            !dpt_conf_settings(jobs[i], collect, &(struct collector){keys, &paths, i}))
+            !dpt_conf_settings(jobs[i], collect, &(struct collector){keys, i, 0}))
             keys->failed = true;
-    tdestroy(paths, keep);
     for (size_t k = 0; !keys->failed && k < keys->n_keys; k++)
         find_difference(&keys->keys[k], jobs, n);
     return !keys->failed;

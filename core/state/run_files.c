@@ -29,21 +29,6 @@ static bool begins(const struct ends *e, const char *text)
     return memcmp(e->head, text, e->n_head < n ? e->n_head : n) == 0; /* a crash may have cut it */
 }
 
-static bool is_metrics(const struct ends *e)
-{
-    return begins(e, "{\"event\": \""); /* "run", where that line could be written */
-}
-
-static bool is_hashes(const struct ends *e)
-{
-    return begins(e, "{\"step\": ");
-}
-
-static bool is_trace(const struct ends *e)
-{
-    return begins(e, "[\n{\"ph\": \"M\", \"pid\": ");
-}
-
 /* Each line begins with the time. */
 static bool is_log(const struct ends *e)
 {
@@ -103,13 +88,18 @@ static bool is_checkpoint(const struct ends *e, bool of_step)
     return begins(e, "\x89HDF\r\n\x1a\n") ? said_end(e) > (uint64_t)e->size : of_step;
 }
 
-/* They stand in the order in which --overwrite moves them. */
+/* They stand in the order in which --overwrite moves them. Each is known by its beginning, or by a
+ * look. */
 static const struct {
-    const char *name;
+    const char *name, *beginning;
     bool (*is)(const struct ends *e);
 } marks[] = {
-    {"hashes.jsonl", is_hashes}, {"log.txt", is_log},  {DPT_TENSORBOARD_FILE, is_events},
-    {"trace.json", is_trace},    {"job.yaml", is_job}, {"metrics.jsonl", is_metrics},
+    {"hashes.jsonl", "{\"step\": ", NULL},
+    {"log.txt", NULL, is_log},
+    {DPT_TENSORBOARD_FILE, NULL, is_events},
+    {"trace.json", "[\n{\"ph\": \"M\", \"pid\": ", NULL},
+    {"job.yaml", NULL, is_job},
+    {"metrics.jsonl", "{\"event\": \"", NULL}, /* "run", where that line could be written */
 };
 
 enum { MARKS = sizeof marks / sizeof marks[0] };
@@ -152,7 +142,9 @@ bool dpt_run_file_ours(const char *folder, const char *name)
     e = dpt_alloc(sizeof *e);
     if (e != NULL && snprintf(path, sizeof path, "%s/%s", folder, name) < PATH_MAX &&
         read_ends(path, e) && e->size > 0 && e->head[0] != '\0') /* zeros: the power failed */
-        ours = i < MARKS ? marks[i].is(e) : is_checkpoint(e, strstr(name, "step-") != NULL);
+        ours = i == MARKS                   ? is_checkpoint(e, strstr(name, "step-") != NULL)
+               : marks[i].beginning != NULL ? begins(e, marks[i].beginning)
+                                            : marks[i].is(e);
     dpt_free(e);
     return ours;
 }

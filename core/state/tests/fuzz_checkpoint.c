@@ -14,6 +14,7 @@
 
 #include "core/state/checkpoint.h"
 #include "core/state/jobs.h"
+#include "core/state/tests/load.h"
 #include "data/shards/h5.h"
 #include "data/tests/forge.h"
 
@@ -174,7 +175,7 @@ static void try_load(struct scene *s, const char *path, bool usual)
     struct dpt_str changes = {0};
     char *text = NULL;
     const unsigned all = DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | DPT_LOAD_PROGRESS;
-    enum dpt_status status = dpt_checkpoint_load(&s->state, path, all, &text, &err);
+    enum dpt_status status = load(&s->state, path, all, &text, &err);
 
     DEMAND(status == DPT_OK || !usual, "%s", err.text);
     if (status == DPT_OK) {
@@ -194,7 +195,7 @@ static void try_load(struct scene *s, const char *path, bool usual)
            (long long)s->state.progress.step);
     free(text);
     dpt_str_release(&changes);
-    status = dpt_checkpoint_load(&s->state, path, DPT_LOAD_PARAMS, NULL, &err);
+    status = load(&s->state, path, DPT_LOAD_PARAMS, NULL, &err);
     if (status != DPT_OK)
         demand_reason(status, &err);
     try_plans(path, usual);
@@ -231,8 +232,7 @@ static void try_bytes(struct scene *s, const uint8_t *data, size_t size, bool co
         demand_reason(status, &err);
     DEMAND((status == DPT_OK) == (complete ? size > 0 : looks_right(data, size)), "%s", err.text);
     if (status != DPT_OK)
-        DEMAND(dpt_checkpoint_load(&s->state, path, DPT_LOAD_PARAMS, NULL, &err) == status, "%s",
-               err.text);
+        DEMAND(load(&s->state, path, DPT_LOAD_PARAMS, NULL, &err) == status, "%s", err.text);
 }
 
 /* Any one byte changed is noticed, wherever it lies. */

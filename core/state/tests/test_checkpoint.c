@@ -19,6 +19,7 @@
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 #include "core/state/checkpoint_image.h"
+#include "core/state/tests/load.h"
 
 enum { TEXT = 512, MOST_STEPS = 40 };
 
@@ -239,11 +240,10 @@ static void what_was_saved_is_loaded(void **unused)
         memset(&to->progress, 0x55, sizeof to->progress);
         assert_int_equal(save(&w.state, path, &err), DPT_OK);
         assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_OK);
-        assert_int_equal(
-            dpt_checkpoint_load(to, path,
-                                DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | DPT_LOAD_PROGRESS | DPT_LOAD_ANY,
-                                &job, &err),
-            DPT_OK);
+        assert_int_equal(load(to, path,
+                              DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | DPT_LOAD_PROGRESS | DPT_LOAD_ANY,
+                              &job, &err),
+                         DPT_OK);
         assert_string_equal(job, w.job);
         free(job);
         assert_arena(&w.graph, true, to->params, w.state.params);
@@ -311,8 +311,7 @@ static void any_damage_is_noticed(void **unused)
     }
     /* And loading looks before HDF5 does. */
     put_file(path, bytes, n - 1);
-    assert_int_equal(dpt_checkpoint_load(&w.state, path, DPT_LOAD_PARAMS, NULL, &err),
-                     DPT_BAD_DATA);
+    assert_int_equal(load(&w.state, path, DPT_LOAD_PARAMS, NULL, &err), DPT_BAD_DATA);
     close(fd);
     free(bytes);
     close_world(&w);
@@ -322,9 +321,8 @@ static void expect_refusal(struct world *w, const char *path, const char *words)
 {
     struct dpt_error err;
 
-    assert_int_equal(
-        dpt_checkpoint_load(&w->state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, &err),
-        DPT_BAD_DATA);
+    assert_int_equal(load(&w->state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, &err),
+                     DPT_BAD_DATA);
     if (strstr(err.text, words) == NULL || strstr(err.text, path) == NULL)
         fail_msg("'%s' lacks '%s'", err.text, words);
 }

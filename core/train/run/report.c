@@ -383,13 +383,13 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     const struct dpt_progress *p = &run->trainer.progress;
     struct dpt_metrics *m = &run->metrics;
     const struct dpt_metric_sums *sums = &run->window.metric_sums;
-    const struct dpt_board_step means = {
-        .loss = dpt_metric_sums_loss(sums),
-        .accuracy = accuracy_of(run, sums),
-        .lr = run->lr,
-        .norm = run->norm,
-        .rate = (double)sums->samples / run->window.seconds,
-    };
+    const double loss = dpt_metric_sums_loss(sums);
+    const double rate = (double)sums->samples / run->window.seconds;
+    const struct dpt_board_scalar scalars[] = {{"loss", loss},
+                                               {"accuracy", accuracy_of(run, sums)},
+                                               {"lr", run->lr},
+                                               {"gradient_norm", run->norm},
+                                               {"samples_per_second", rate}};
     char text[200];
 
     write_step(run, text, sizeof text);
@@ -397,15 +397,16 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     if (!line)
         return DPT_OK;
     begin_means(run, "train", p->step, NULL, sums);
-    dpt_metrics_real(m, "lr", means.lr);
-    dpt_metrics_real(m, "gradient_norm", means.norm);
-    dpt_metrics_real(m, "samples_per_s", means.rate);
+    dpt_metrics_real(m, "lr", run->lr);
+    dpt_metrics_real(m, "gradient_norm", run->norm);
+    dpt_metrics_real(m, "samples_per_s", rate);
     dpt_metrics_int(m, "samples", p->samples);
     write_ranks(run);
-    run->last_loss = means.loss;
+    run->last_loss = loss;
     memset(&run->window, 0, sizeof run->window);
     DPT_TRY(dpt_report_line(run, err));
-    DPT_TRY(dpt_board_step(&run->board, p->step, &means, err));
+    DPT_TRY(dpt_board_scalars(&run->board, p->step, "train", scalars,
+                              sizeof scalars / sizeof *scalars, false, err));
 out:
     return status;
 }
@@ -422,7 +423,7 @@ static enum dpt_status show_set(struct dpt_run *run, const char *split,
 
     for (const struct dpt_score *row = dpt_scores; row->name != NULL && n < MOST; row++)
         scalars[n++] = (struct dpt_board_scalar){row->name, dpt_score_value(scores, row)};
-    return dpt_board_evaluation(&run->board, run->trainer.progress.step, split, scalars, n, err);
+    return dpt_board_scalars(&run->board, run->trainer.progress.step, split, scalars, n, true, err);
 }
 
 /* The set of samples that means were taken over. */

@@ -56,8 +56,9 @@ static enum dpt_status compare(const struct dpt_trainer *t, const struct dpt_che
     static const char train[] = "data.train";
     char then[DPT_IDENTITY_TEXT];
     struct dpt_str told = {0};
-    const enum dpt_identity_result data = dpt_identity_compare(
-        dpt_checkpoint_training_data(file, then, sizeof then), t->data.identity, train, &told);
+    const enum dpt_identity_result data =
+        dpt_identity_compare(dpt_checkpoint_attribute(file, "trained_on", then, sizeof then),
+                             t->data.identity, train, &told);
 
     c->data = data != DPT_IDENTITY_OTHER;
     c->job = dpt_jobs_compare(old_job, job, dpt_job_options, sizeof *t->job,
@@ -77,7 +78,7 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
     enum dpt_status status = DPT_OK;
     struct comparison c = {0};
     struct dpt_checkpoint file = {0};
-    char *old_job = NULL, made_by[512], ours[512];
+    char *old_job = NULL, made_by[512], ours[512], chunks[8];
     bool same;
 
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
@@ -114,7 +115,8 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                      "%s was made with %s, this is %s: from here on the bytes may differ from what "
                      "they would have been there",
                      path, made_by, ours);
-    if (same && state->clips_rows && !dpt_checkpoint_clips_rows(&file))
+    if (same && state->clips_rows &&
+        strcmp(dpt_checkpoint_attribute(&file, "norm_chunks", chunks, sizeof chunks), "rows") != 0)
         dpt_log_warn(t->log,
                      "%s was made by a dptrain that added up clip_norm's norm in another order: "
                      "from here on the last bits may differ from what they would have been there",

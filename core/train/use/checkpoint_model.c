@@ -44,7 +44,7 @@ enum dpt_status dpt_checkpoint_kept(const struct dpt_checkpoint *file, struct dp
 {
     enum dpt_status status = DPT_OK;
 
-    dpt_checkpoint_input_type(file, kept->type, sizeof kept->type);
+    dpt_checkpoint_attribute(file, "input_type", kept->type, sizeof kept->type);
     DPT_TRY(dpt_checkpoint_text(file, "/columns", &kept->columns, err));
     DPT_TRY(dpt_checkpoint_text(file, "/classes", &kept->classes, err));
 out:
@@ -86,7 +86,7 @@ static enum dpt_status find_shape(const struct dpt_checkpoint_model *m,
 {
     char have[40], want[40];
 
-    if (!dpt_checkpoint_input(file, shape)) {
+    if (!dpt_checkpoint_shape(file, "input_shape", shape)) {
         if (given == NULL)
             return dpt_fail(err, DPT_BAD_DATA,
                             "%s: does not say which shape its samples have, since an older dptrain "
@@ -199,7 +199,7 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
     dpt_checkpoint_resolve(path, real);
     if (dpt_checkpoint_open(&file, real, &ignored) != DPT_OK ||
         dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, &ignored) != DPT_OK ||
-        !dpt_checkpoint_input(&file, &input))
+        !dpt_checkpoint_shape(&file, "input_shape", &input))
         goto out;
     if (read_job(&made, &conf, real, text, &ignored) != DPT_OK)
         goto out;
