@@ -194,49 +194,20 @@ static bool check_key(struct reader *r, const struct frame *up, const struct dpt
     return false;
 }
 
-struct named {
-    const char *key;
-    const struct dpt_conf_node *node;
-    size_t index;
-};
-
-static int by_key(const void *left, const void *right)
-{
-    const struct named *a = left, *b = right;
-    const int order = strcmp(a->key, b->key);
-
-    return order != 0 ? order : (a->index > b->index) - (a->index < b->index);
-}
-
-/* Sorted, because a file may have thousands of keys in one map. */
-static bool check_duplicates(struct reader *r, const struct frame *up,
+static void check_duplicates(struct reader *r, const struct frame *up,
                              const struct dpt_conf_node *map)
 {
-    struct named *names = malloc((map->n + 1) * sizeof *names);
-    size_t first = 0;
-
-    if (names == NULL) {
-        r->conf->region.failed = true;
-        return false;
-    }
-    for (size_t i = 0; i < map->n; i++)
-        names[i] = (struct named){.key = map->keys[i], .node = map->items[i], .index = i};
-    qsort(names, map->n, sizeof *names, by_key);
     for (size_t i = 1; i < map->n; i++) {
-        const struct frame frame = {.up = up, .key = names[i].key};
+        const size_t first = dpt_find(map->keys[i], map->keys, i);
+        const struct frame frame = {.up = up, .key = map->keys[i]};
 
-        if (strcmp(names[i].key, names[first].key) != 0) {
-            first = i;
-        } else if (r->spec->place == NULL) {
-            dpt_conf_mistake_key(r->conf, names[i].node, path_of(r, &frame),
-                                 "duplicate key, first given at %d:%d", names[first].node->key_line,
-                                 names[first].node->key_column);
-        } else {
-            dpt_conf_mistake(r->conf, names[i].node, path_of(r, &frame), "duplicate key");
-        }
+        if (first < i && r->spec->place == NULL)
+            dpt_conf_mistake_key(r->conf, map->items[i], path_of(r, &frame),
+                                 "duplicate key, first given at %d:%d", map->items[first]->key_line,
+                                 map->items[first]->key_column);
+        else if (first < i)
+            dpt_conf_mistake(r->conf, map->items[i], path_of(r, &frame), "duplicate key");
     }
-    free(names);
-    return true;
 }
 
 static struct dpt_conf_node *read_map(struct reader *r, const struct frame *up)
@@ -267,7 +238,8 @@ static struct dpt_conf_node *read_map(struct reader *r, const struct frame *up)
         }
     }
     r->depth--;
-    return check_duplicates(r, up, map) ? map : NULL;
+    check_duplicates(r, up, map);
+    return map;
 }
 
 /* Reads the node whose first event is the current one; the current one is its last afterwards.
