@@ -9,14 +9,13 @@
  * stands in its operation's row; what does nothing when a model is used is left out. Field numbers
  * are those of onnx.proto3 (ONNX 1.12).
  */
-#include <stdlib.h>
+#include "core/interchange/onnx.h"
+
 #include <string.h>
 
 #include "core/backend/operation.h"
 #include "core/base/file.h"
 #include "core/base/proto.h"
-#include "core/interchange/onnx_metadata.h"
-#include "core/interchange/onnx_nodes.h"
 
 enum { IR_VERSION = 8, OPERATORS = 17 };
 
@@ -60,7 +59,7 @@ static enum dpt_status put_rest(const struct dpt_model_view *view, struct dpt_st
 
     DPT_TRY(dpt_onnx_nodes(view, graph, &constants, err));
     dpt_proto_text(graph, 2, "dptrain");
-    put_value(graph, 11, dpt_onnx_input(), dims, in->flat ? 1 : 3);
+    put_value(graph, 11, DPT_ONNX_INPUT, dims, in->flat ? 1 : 3);
     put_value(graph, 12, dpt_onnx_output(view), &outputs, 1);
     dpt_str_add(graph, constants.text, constants.length);
     graph->failed = graph->failed || constants.failed;
@@ -169,17 +168,17 @@ static enum dpt_status write_onnx(const struct dpt_model_view *view, const char 
 {
     enum dpt_status status = DPT_OK;
     const size_t n = (size_t)view->graph->n_tensors;
-    struct dpt_file_piece *pieces = calloc(2 + 2 * n, sizeof *pieces);
-    struct dpt_str *heads = calloc(n, sizeof *heads);
+    struct dpt_file_piece *pieces = NULL;
+    struct dpt_str *heads = NULL;
 
-    if (pieces == NULL || heads == NULL)
-        DPT_TRY(dpt_fail_memory(err, path, (double)n * sizeof *heads));
+    DPT_TRY(DPT_ALLOCATE(pieces, 2 + 2 * n, path, err));
+    DPT_TRY(DPT_ALLOCATE(heads, n, path, err));
     DPT_TRY(write_pieces(view, pieces, heads, path, err));
 out:
     for (size_t k = 0; heads != NULL && k < n; k++)
         dpt_str_release(&heads[k]);
-    free(heads);
-    free(pieces);
+    dpt_free(heads);
+    dpt_free(pieces);
     return status;
 }
 

@@ -1,6 +1,4 @@
-#include "core/interchange/onnx_metadata.h"
-
-#include <stdio.h>
+#include "core/interchange/onnx.h"
 
 #include "core/base/proto.h"
 #include "data/tables/columns.h"

@@ -1,5 +1,5 @@
 /* The nodes of an ONNX graph, and the numbers that they are made with. */
-#include "core/interchange/onnx_nodes.h"
+#include "core/interchange/onnx.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,8 +17,7 @@ enum {
 /* AttributeProto.AttributeType */
 enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_STRING = 3, ATTRIBUTE_INTS = 7 };
 
-static const char input_name[] = "input", logits_name[] = "logits",
-                  probabilities_name[] = "probabilities";
+static const char logits_name[] = "logits", probabilities_name[] = "probabilities";
 
 /* The graph as it grows. */
 struct writer {
@@ -353,12 +352,11 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     const struct dpt_graph *g = w->view->graph;
     int32_t last = g->n_nodes - 1;
 
-    w->value = calloc((size_t)g->n_nodes, sizeof *w->value);
-    if (w->value == NULL)
-        return dpt_fail_memory(err, "an ONNX model", (double)g->n_nodes * VALUE);
+    if (DPT_ALLOCATE(w->value, (size_t)g->n_nodes, "an ONNX model", err) != DPT_OK)
+        return err->status;
     while (last > 0 && does_nothing(&g->nodes[last]))
         last = g->nodes[last].inputs[0];
-    snprintf(w->value[0], VALUE, "%s", input_name);
+    snprintf(w->value[0], VALUE, DPT_ONNX_INPUT);
     put_normalize(w, w->value[0]);
     for (int32_t k = 1; k < g->n_nodes; k++) {
         const struct dpt_graph_node *node = &g->nodes[k];
@@ -381,11 +379,6 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     return DPT_OK;
 }
 
-const char *dpt_onnx_input(void)
-{
-    return input_name;
-}
-
 const char *dpt_onnx_output(const struct dpt_model_view *view)
 {
     return view->probabilities ? probabilities_name : logits_name;
@@ -397,7 +390,7 @@ enum dpt_status dpt_onnx_nodes(const struct dpt_model_view *view, struct dpt_str
     struct writer w = {.view = view, .nodes = nodes, .constants = constants};
     const enum dpt_status status = put_nodes(&w, err);
 
-    free(w.value);
+    dpt_free(w.value);
     dpt_str_release(&w.op);
     return status;
 }

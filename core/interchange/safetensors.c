@@ -42,10 +42,9 @@ static const struct type *type_of(const char *name)
 
 static uint64_t length_of(const unsigned char *head)
 {
-    uint64_t length = 0;
+    uint64_t length;
 
-    for (int i = 0; i < LENGTH; i++)
-        length |= (uint64_t)head[i] << 8 * i;
+    memcpy(&length, head, LENGTH);
     return length;
 }
 
@@ -285,6 +284,7 @@ static void write_header(const struct dpt_model_view *view, const struct dpt_wei
 {
     struct dpt_json j = {0};
     int64_t at = 0;
+    uint64_t length;
 
     dpt_str_add(&j.text, "        ", LENGTH);
     dpt_json_object(&j, NULL);
@@ -297,8 +297,9 @@ static void write_header(const struct dpt_model_view *view, const struct dpt_wei
     *out = j.text;
     while (!out->failed && out->length % ALIGN != 0)
         dpt_str_add(out, " ", 1);
-    for (int i = 0; !out->failed && i < LENGTH; i++)
-        out->text[i] = (char)((uint64_t)(out->length - LENGTH) >> 8 * i);
+    length = out->length - LENGTH;
+    if (!out->failed)
+        memcpy(out->text, &length, LENGTH);
 }
 
 static enum dpt_status write_safetensors(const struct dpt_model_view *view, const char *path,
