@@ -123,16 +123,16 @@ need LIBZIP "$LIBZIP_ROOT" libzip "-lzip" "${libzip[@]}"
 need PNG "$PNG_ROOT" libpng "-lpng" "${png[@]}"
 need JPEG "$JPEG_ROOT" libjpeg "-ljpeg" "${jpeg[@]}"
 
-# choose VARIABLE WANTED ROOT PKG 'LIBS' ROW...: a library that may be there, 1, or is not wanted, 0.
+# choose VARIABLE WANTED FIND MISS...: a library that may be there, auto, must be, 1, or is not wanted, 0. FIND: a function that finds
+# it, and emits how it is used; MISS...: a command for one that must be there and is not.
 choose() {
     local with=0
     case $2 in
     auto | 1)
-        if search "$3" "$4" "$5" "$7" "$8"; then
+        if $3; then
             with=1
-            emit "$1"
         elif [ "$2" = 1 ]; then
-            miss "${@:6}"
+            "${@:4}"
         fi
         ;;
     0) ;;
@@ -144,42 +144,32 @@ choose() {
     echo "WITH_$1 := $with" >>"$scratch/deps.mk"
 }
 
-choose TIFF "$TIFF" "$TIFF_ROOT" libtiff-4 "-ltiff" "${tiff[@]}"
-choose WEBP "$WEBP" "$WEBP_ROOT" libwebp "-lwebp" "${webp[@]}"
+find_tiff() { search "$TIFF_ROOT" libtiff-4 "-ltiff" "${tiff[@]:1:2}" && emit TIFF; }
+find_webp() { search "$WEBP_ROOT" libwebp "-lwebp" "${webp[@]:1:2}" && emit WEBP; }
 # A header alone: what it declares is compiled in.
-choose BMP "$BMP" "" no-package "" "${bmp[@]}"
-
-# oneDNN's threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.
-with_onednn=0
-case $ONEDNN in
-auto | 1)
-    if search "$ONEDNN_ROOT" dnnl "-ldnnl" "${onednn[1]}" "${onednn[2]}"; then
-        with_onednn=1
-        try "$CC" "" "-lgomp" omp.h "omp_get_max_threads()" && found_libs+=" -lgomp"
-        emit ONEDNN
-    elif [ "$ONEDNN" = 1 ]; then
-        miss "${onednn[@]}"
-    else
-        echo "oneDNN was not found (Debian: $(package_of onednn); else ONEDNN_ROOT=): building with plain C only, which is slow." >&2
+find_bmp() { search "" no-package "" "${bmp[@]:1:2}" && emit BMP; }
+find_onednn() {
+    if ! search "$ONEDNN_ROOT" dnnl "-ldnnl" "${onednn[@]:1:2}"; then
+        [ "$ONEDNN" = 1 ] ||
+            echo "oneDNN was not found (Debian: $(package_of onednn); else ONEDNN_ROOT=): building with plain C only, which is slow." >&2
+        return 1
     fi
-    ;;
-0) ;;
-*)
-    echo "ONEDNN=$ONEDNN: auto, 0 or 1" >&2
-    exit 1
-    ;;
-esac
-echo "WITH_ONEDNN := $with_onednn" >>"$scratch/deps.mk"
+    # Its threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.
+    try "$CC" "" "-lgomp" omp.h "omp_get_max_threads()" && found_libs+=" -lgomp"
+    emit ONEDNN
+}
+choose TIFF "$TIFF" find_tiff miss "${tiff[@]}"
+choose WEBP "$WEBP" find_webp miss "${webp[@]}"
+choose BMP "$BMP" find_bmp miss "${bmp[@]}"
+choose ONEDNN "$ONEDNN" find_onednn miss "${onednn[@]}"
 
 # CUDA: nvcc, and the headers of the driver, cuBLASLt and cuDNN. Nothing is linked: the libraries are opened at run time.
-# Sets cuda_cflags and cuda_code (what nvcc compiles for).
 find_cuda() {
-    local home folders='' root folder arch
+    local home folders='' root folder arch nvcc cuda_cflags='' cuda_code
     nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
     [ -n "$CUDA_HOME" ] && nvcc=$CUDA_HOME/bin/nvcc
     [ -x "$nvcc" ] || return
     home=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-    cuda_cflags=
     for root in "$CUDNN_ROOT" "$home"; do
         [ -n "$root" ] || continue
         [ -e "$root/include/cuda.h" ] || [ -e "$root/include/cudnn_graph.h" ] && cuda_cflags+="-isystem $root/include "
@@ -196,7 +186,6 @@ find_cuda() {
     local archs=() known
     known=$("$nvcc" --list-gpu-arch | sed -n 's/^compute_\([0-9]*\)$/\1/p' | sort -n | awk '$1 >= 70')
     mapfile -t archs <<<"$known"
-    cuda_code=
     if [ -n "$CUDA_ARCHS" ]; then
         read -ra archs <<<"$CUDA_ARCHS"
         cuda_code="-gencode arch=compute_${archs[0]},code=compute_${archs[0]} "
@@ -209,25 +198,13 @@ find_cuda() {
     for arch in "${archs[@]}"; do
         cuda_code+="-gencode arch=compute_$arch,code=sm_$arch "
     done
+    printf 'CUDA_NVCC := %s\nCUDA_CFLAGS := %s\nCUDA_CODE := %s\n' "$nvcc" "$cuda_cflags" "$cuda_code" >>"$scratch/deps.mk"
 }
 
-with_cuda=0
-case $CUDA in
-auto | 1)
-    if find_cuda; then
-        with_cuda=1
-        printf 'CUDA_NVCC := %s\nCUDA_CFLAGS := %s\nCUDA_CODE := %s\n' "$nvcc" "$cuda_cflags" "$cuda_code" >>"$scratch/deps.mk"
-    elif [ "$CUDA" = 1 ]; then
-        missing+=("$(printf '  %-20s %-28s %s' "CUDA and cuDNN 9.8" "NVIDIA: cuda-toolkit, cudnn9" "else: CUDA_HOME=/path CUDNN_ROOT=/path, or CUDA=0")")
-    fi
-    ;;
-0) ;;
-*)
-    echo "CUDA=$CUDA: auto, 0 or 1" >&2
-    exit 1
-    ;;
-esac
-echo "WITH_CUDA := $with_cuda" >>"$scratch/deps.mk"
+miss_cuda() {
+    missing+=("$(printf '  %-20s %-28s %s' "CUDA and cuDNN 9.8" "NVIDIA: cuda-toolkit, cudnn9" "else: CUDA_HOME=/path CUDNN_ROOT=/path, or CUDA=0")")
+}
+choose CUDA "$CUDA" find_cuda miss_cuda
 
 # Only the test programs need it; they say so themselves.
 if search "$CMOCKA_ROOT" cmocka "-lcmocka" cmocka.h "sizeof(struct CMUnitTest)"; then

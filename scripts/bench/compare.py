@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from inference import INFERENCE_MODELS, cells_of, measure
-from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, peers_of, versions
+from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, measured, peers_of, versions
 
 # The models of the table `speed`; after a colon a batch of its own.
 PEER_MODELS = ("cnn", "mnistcnn", "resnet20", "resnet18", "mlp", "mlp4k", "linreg", "cnn:32", "mnistcnn:32", "cnn:1024", "mnistcnn:1024")
@@ -173,10 +173,13 @@ def memory(args):
         row(model, *(f"{peak:.0f}" for peak in peaks))
 
 
-def timed(command, **more):
+def timed(command, good=lambda done: done.returncode == 0, **more):
+    """Its seconds, and what it printed."""
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, **more)
-    return time.perf_counter() - start, done
+    if not good(done):
+        raise Failed(done.stdout + done.stderr)
+    return time.perf_counter() - start, done.stdout
 
 
 def start(args):
@@ -213,19 +216,16 @@ train: {{epochs: 3}}
 
     def dptrain(job, precision):
         shutil.rmtree(run, ignore_errors=True)
-        seconds, done = timed(["mpirun", "-np", str(args.ranks), DPTRAIN, job, "--output", run, "--quiet",
-                               "--set", f"device.precision={precision}"], cwd=TOP)
-        if done.returncode != 0:
-            raise Failed(done.stdout + done.stderr)
+        seconds, _ = timed(["mpirun", "-np", str(args.ranks), DPTRAIN, job, "--output", run, "--quiet",
+                            "--set", f"device.precision={precision}"], cwd=TOP)
         return seconds, [event for event in events(run, "eval") if event["split"] == "test"][-1]["accuracy"]
 
     def torch(model, precision):
-        seconds, done = timed([args.python, TOP / "scripts/bench/torch_accuracy.py", mnist, "--model", model,
-                               "--ranks", str(args.ranks), "--batch", str(batch), *["--bf16"] * (precision == "bf16")])
-        found = re.search(r"^accuracy (\S+)", done.stdout, re.M)
-        if not found:
-            raise Failed(done.stdout + done.stderr)
-        return seconds, float(found[1])
+        found = lambda text: re.search(r"^accuracy (\S+)", text, re.M)
+        seconds, text = timed([args.python, TOP / "scripts/bench/torch_accuracy.py", mnist, "--model", model,
+                               "--ranks", str(args.ranks), "--batch", str(batch), *["--bf16"] * (precision == "bf16")],
+                              good=lambda done: found(done.stdout))
+        return seconds, float(found(text)[1])
 
     # The residual net's job has four epochs, with which it gets to 99.5 %; PyTorch has three of both.
     for model, job in (("mnistcnn", plain), ("mnistresnet", "configs/mnist-resnet.yaml")):
@@ -255,9 +255,7 @@ def peak(ranks, words):
              "sys.exit(os.waitstatus_to_exitcode(status))\n")
     with tempfile.TemporaryDirectory() as folder:
         launcher = ["mpirun", "-np", str(ranks)] if ranks > 1 else []
-        _, done = timed([*launcher, sys.executable, "-S", "-c", watch, f"{folder}/", DPTRAIN, *map(str, words)])
-        if done.returncode != 0:
-            raise Failed(done.stdout + done.stderr)
+        timed([*launcher, sys.executable, "-S", "-c", watch, f"{folder}/", DPTRAIN, *map(str, words)])
         return [float(Path(folder, str(rank)).read_text()) for rank in range(ranks)]
 
 
@@ -265,13 +263,7 @@ def processor_seconds(job, steps, run, words):
     """What a lone rank that trains so many steps takes of a CPU: the same whatever else the machine does."""
     shutil.rmtree(run, ignore_errors=True)
     sets = [f"train={{steps: {steps}}}", "eval.every=never", "checkpoint.every=never", f"log.every={steps} steps"]
-    process = subprocess.Popen([DPTRAIN, job, "--quiet", "--output", run, *words, *(w for s in sets for w in ("--set", s))],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        raise Failed(f"{job}: exit code {process.returncode}")
-    return usage.ru_utime + usage.ru_stime
+    return measured([DPTRAIN, job, "--quiet", "--output", run, *words, *(w for s in sets for w in ("--set", s))], f"{run}.log", 1)[0]
 
 
 def plan(args):
@@ -280,10 +272,7 @@ def plan(args):
     run = Path(args.work, "plan")
 
     def ask(command, *words):
-        _, done = timed([*command, *words, "--json", *one])
-        if done.returncode != 0:
-            raise Failed(done.stdout + done.stderr)
-        return json.loads(done.stdout)
+        return json.loads(timed([*command, *words, "--json", *one])[1])
 
     def step_of(job, ranks, expected):
         if ranks > 1:

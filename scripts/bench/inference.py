@@ -1,36 +1,14 @@
 """The table `inference` of scripts/bench.sh: what a trained model says to samples, beside onnxruntime and PyTorch."""
-import os
 import random
 import re
 import shutil
 import statistics
-import subprocess
-import time
 from math import prod
-from pathlib import Path
 
-from peers import DPTRAIN, HERE, MODELS, SECONDS, Failed, job
+from peers import DPTRAIN, HERE, MODELS, SECONDS, Failed, job, measured
 
 INFERENCE_MODELS = ("mnistcnn", "cnn", "resnet20", "resnet18", "mlp")
 FILE, MOST = 4096, 128  # samples of a shard, and how often it may be given
-
-
-def run(command, log, processors=0):
-    """The seconds of a command from exec to exit, the most memory that it held, in MB, and what it printed. processors: so many CPUs had
-    it to themselves, if they spent the time that it took of them all on nothing else; 0: by the clock."""
-    with open(log, "w+") as file:
-        start = time.perf_counter()
-        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file)
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - start
-        process.returncode = os.waitstatus_to_exitcode(status)
-        file.seek(0)
-        text = file.read()
-    if process.returncode != 0:
-        raise Failed(text)
-    if processors:
-        seconds = (usage.ru_utime + usage.ru_stime) / processors
-    return seconds, usage.ru_maxrss * 1.024e-3, text
 
 
 def write_npy(path, kind, shape, data):
@@ -47,14 +25,14 @@ class Trained:
         self.job = work / f"infer-{model}.yaml"
         shutil.rmtree(self.run, ignore_errors=True)
         self.job.write_text(job(model, 128, 1, self.run).replace("every: never", "every: 6 steps"))
-        run([DPTRAIN, self.job, "--quiet"], self.log)
-        run([DPTRAIN, "export", self.run, self.onnx, "--fold-batchnorm", "--normalized"], self.log)
+        measured([DPTRAIN, self.job, "--quiet"], self.log)
+        measured([DPTRAIN, "export", self.run, self.onnx, "--fold-batchnorm", "--normalized"], self.log)
         shape = (FILE, *map(int, MODELS[model][0].split(",")))
         chance = random.Random(1)
         images, labels = work / "infer-images.npy", work / "infer-labels.npy"
         write_npy(images, "|u1", shape, chance.randbytes(prod(shape)))
         write_npy(labels, "|u1", (FILE,), bytes(chance.randrange(10) for _ in range(FILE)))
-        run([DPTRAIN, "convert", "npy", images, labels, "--output", work / f"infer-{model}", "--force"], self.log)
+        measured([DPTRAIN, "convert", "npy", images, labels, "--output", work / f"infer-{model}", "--force"], self.log)
 
     def copies(self, n):
         """So many files of the same samples: `eval` takes none twice."""
@@ -79,7 +57,7 @@ class Ours:
             what = ["--set", f"data.test=[{', '.join(map(str, t.copies(files)))}]"]
         else:
             what = [t.shard] * files + ["--out", t.work / "inferred.npy"]
-        return run([DPTRAIN, self.command, t.job, "--checkpoint", t.run, *what, *self.sets], t.log, self.processors)
+        return measured([DPTRAIN, self.command, t.job, "--checkpoint", t.run, *what, *self.sets], t.log, self.processors)
 
     def first_look(self):
         """With fewer files than later."""
@@ -104,7 +82,7 @@ class Other:
                         "--threads", args.ranks, *options, *["--by-processor"] * args.by_processor]
 
     def rate(self, samples):
-        seconds, memory, text = run([*self.command, "--samples", samples], self.trained.log, self.processors)
+        seconds, memory, text = measured([*self.command, "--samples", samples], self.trained.log, self.processors)
         rate = float(re.search(r"^samples_per_s (\S+)", text, re.M)[1])
         return rate, seconds - (samples - FILE) / rate, memory
 

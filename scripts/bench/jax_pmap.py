@@ -6,15 +6,11 @@
 --bf16: layers compute in bf16; weights, moments of batch norms, the loss and Adam stay fp32.
 Prints the median rate over blocks of S steps, and the most memory held: `samples_per_s 1234.5`, `peak_mb 678`.
 """
-import argparse
 import functools
 import os
-import resource
-import statistics
-import time
 
-BLOCKS = 5
-SAMPLES = 4096
+from framework import SAMPLES, arguments, median_rate, tell
+
 CONVS = ["conv 32 3 1", "relu", "pool 2", "conv 64 3 1", "relu", "pool 2", "flatten"]
 
 
@@ -114,28 +110,10 @@ def outputs(layers, params, x, moments=None):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--bf16", action="store_true")
-    args = parser.parse_args()
+    args = arguments(__doc__, MODELS, "bf16", devices=1).parse_args()
     os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={args.devices}"
     os.environ["JAX_PLATFORMS"] = "cpu"
-    print(f"samples_per_s {measure(args):.1f}")
-    print(f"peak_mb {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3:.1f}")
-
-
-def median_rate(run, args):
-    """Samples a second of run(steps): the median over blocks, after some steps that do not count."""
-    run(min(10, args.steps))
-    rates = []
-    for _ in range(BLOCKS):
-        start = time.perf_counter()
-        run(args.steps)
-        rates.append(args.steps * args.batch / (time.perf_counter() - start))
-    return statistics.median(rates)
+    tell(measure(args))
 
 
 def measure(args):
@@ -182,7 +160,7 @@ def measure(args):
             *state[:], value = step(*state, x[:, at:at + mine], y[:, at:at + mine])
         jax.block_until_ready(value)
 
-    return median_rate(run, args)
+    return median_rate(run, args, min(10, args.steps))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@
 --bf16: Keras's policy mixed_bfloat16, weights stay fp32; --xla: XLA compiles the step, else oneDNN's operations compute it one by one.
 Prints the median rate over blocks of S steps, and the most memory held: `samples_per_s 1234.5`, `peak_mb 678`.
 """
-import argparse
 import os
-import resource
 
-from jax_pmap import MODELS, SAMPLES, median_rate
+from framework import SAMPLES, arguments, median_rate, tell
+from jax_pmap import MODELS
 
 os.environ.update(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
 
@@ -69,21 +68,8 @@ def measure(args):
             loss = step(*batches[i % len(batches)])
         loss.numpy()
 
-    return median_rate(run, args)
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--xla", action="store_true")
-    args = parser.parse_args()
-    print(f"samples_per_s {measure(args):.1f}")
-    print(f"peak_mb {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3:.1f}")
+    return median_rate(run, args, min(10, args.steps))
 
 
 if __name__ == "__main__":
-    main()
+    tell(measure(arguments(__doc__, MODELS, "bf16", "xla", threads=2).parse_args()))

@@ -8,6 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -54,6 +55,24 @@ log: {{every: {steps} steps}}
 """
 
 
+def measured(command, log, processors=0):
+    """The seconds of a command from exec to exit, the most memory that it held, in MB, and what it printed. processors: so many CPUs had
+    it to themselves, if they spent the time that it took of them all on nothing else; 0: by the clock."""
+    with open(log, "w+") as file:
+        start = time.perf_counter()
+        process = subprocess.Popen(list(map(str, command)), stdout=file, stderr=file)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        file.seek(0)
+        text = file.read()
+    if process.returncode != 0:
+        raise Failed(text)
+    if processors:
+        seconds = (usage.ru_utime + usage.ru_stime) / processors
+    return seconds, usage.ru_maxrss * 1.024e-3, text
+
+
 def events(folder, kind):
     """The events of one kind in a run's metrics."""
     with open(Path(folder, "metrics.jsonl")) as lines:
@@ -77,15 +96,9 @@ class Dptrain:
             command += ["--set", setting]
         if self.ranks > 1:
             command = ["mpirun", "-np", str(self.ranks), *command]
-        with open(self.work / f"{model}.log", "w+") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            log.seek(0)
-            if process.returncode != 0:
-                raise Failed(log.read())
+        _, most, _ = measured(command, self.work / f"{model}.log")
         rates = [event["samples_per_s"] for event in events(run, "train")]
-        return statistics.median(rates[1:]), usage.ru_maxrss * 1.024e-3
+        return statistics.median(rates[1:]), most
 
 
 class Peer:

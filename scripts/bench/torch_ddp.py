@@ -14,12 +14,8 @@ arithmetic has least, and M micro-batches go through them a step (torch.distribu
 S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
 """
 
-import argparse
 import itertools
-import resource
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import torch
@@ -32,8 +28,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-BLOCKS = 5
-SAMPLES = 4096
+from framework import SAMPLES, arguments, median_rate, tell
 
 
 def conv_block(inputs, outputs):
@@ -195,32 +190,15 @@ def train(rank, args, store):
                     loss_of(net(x[at:at + mine]), y[at:at + mine]).backward()
             optimizer.step()
 
-    run(min(20, 4 * args.steps))
-    rates = []
-    for _ in range(BLOCKS):
-        dist.barrier()
-        start = time.perf_counter()
-        run(args.steps)
-        dist.barrier()
-        rates.append(args.steps * args.batch / (time.perf_counter() - start))
+    rate = median_rate(run, args, min(20, 4 * args.steps), dist.barrier)
     if rank == 0:
-        print(f"samples_per_s {statistics.median(rates):.1f}")
-        print(f"peak_mb {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1.024e-3:.1f}", flush=True)
+        tell(rate)
     dist.destroy_process_group()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=MODELS)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fused", action="store_true")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--compile", action="store_true")
+    parser = arguments(__doc__, MODELS, "fused", "bf16", "compile", "tensor", ranks=2, threads=1)
     parser.add_argument("--shard", choices=("none", "optimizer", "gradients", "parameters"), default="none")
-    parser.add_argument("--tensor", action="store_true")
     parser.add_argument("--pipeline", type=int, default=0, metavar="M")
     run_ranks(train, parser.parse_args())
 

@@ -10,7 +10,6 @@
  * and MPI_Allreduce, which gets an operation that takes simulated time, too. With --check the
  * memory is each rank's own, the adding is real, and the sums are compared with their closed form.
  */
-#include <math.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
