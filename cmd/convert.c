@@ -8,7 +8,6 @@
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 #include "cmd/lead.h"
@@ -75,15 +74,9 @@ static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_source
                                     struct dpt_str joined[DPT_SOURCE_OPTIONS],
                                     struct dpt_error *err)
 {
-    static const char *const names[] = {
-#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
-        DPT_SOURCE_OPTION_LIST(X)
-#undef X
-    };
-
     for (int i = 0; i < DPT_SOURCE_OPTIONS; i++) {
         const char *values[cli->n_given + 1];
-        const size_t n = dpt_cli_all(cli, names[i], values);
+        const size_t n = dpt_cli_all(cli, dpt_source_option_names[i], values);
 
         if (n == 0)
             continue;

@@ -95,6 +95,7 @@ enum dpt_source_option {
     DPT_SOURCE_INVERT,
     DPT_SOURCE_OPTION_COUNT,
 };
+extern const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT]; /* "--label" */
 
 struct dpt_source;
 struct dpt_source_rows;

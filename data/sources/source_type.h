@@ -51,7 +51,6 @@ void dpt_source_tell_labels(const struct dpt_source *source, const char *path,
                             const struct dpt_label_numbers *numbers, bool classes);
 
 /* What the options are called: "--label". */
-extern const char *const dpt_source_option_names[DPT_SOURCE_OPTION_COUNT];
 
 /* The part that a sample lies in. */
 size_t dpt_source_part_of(const struct dpt_source *source, int64_t sample);
