@@ -37,13 +37,6 @@ static const char *nodes_text(const struct listed *l, const struct dpt_action *a
     return text;
 }
 
-/* "0", "0-7" */
-static const char *rounds_text(const struct dpt_action *a, char text[DIGITS])
-{
-    snprintf(text, DIGITS, a->rounds > 1 ? "%d-%d" : "%d", a->round, a->round + a->rounds - 1);
-    return text;
-}
-
 /* How many ranks take part in an action. */
 static int ranks_of(const struct listed *l, const struct dpt_action *a)
 {
@@ -77,10 +70,11 @@ static void print_list(const struct listed *l, struct dpt_str *out)
         const struct dpt_action *a = &l->list->at[i];
         const double moved = bytes_of(l, a);
 
+        snprintf(rounds, DIGITS, a->rounds > 1 ? "%d-%d" : "%d", a->round,
+                 a->round + a->rounds - 1);
         dpt_str_printf(out, "%4d  %-14s %4s %5s %6d  %-*s %5d", i + 1,
-                       dpt_action_types[a->kind].name, a->back ? "back" : "",
-                       rounds_text(a, rounds), a->flight, NODES, nodes_text(l, a, nodes),
-                       ranks_of(l, a));
+                       dpt_action_types[a->kind].name, a->back ? "back" : "", rounds, a->flight,
+                       NODES, nodes_text(l, a, nodes), ranks_of(l, a));
         if (moved > 0)
             dpt_str_printf(out, " %11s", dpt_group_digits(bytes, (int64_t)moved));
         dpt_str_printf(out, "\n");
@@ -148,22 +142,6 @@ static enum dpt_status make_lists(struct dpt_plan *p, struct dpt_lists *lists, s
     return status;
 }
 
-static void write_stage(struct dpt_plan *p, const struct dpt_lists *lists, int stage,
-                        struct dpt_str *out, struct dpt_json *j)
-{
-    const struct dpt_layout *layout = &p->layout;
-    const struct listed l = {.p = p,
-                             .stage = &layout->stage[stage],
-                             .rank = stage * layout->replicas * layout->tensor,
-                             .rounds = division_of(&p->layout, stage, 0).rounds,
-                             .list = dpt_lists_of(lists, stage, 0)};
-
-    if (j != NULL)
-        json_list(&l, j);
-    else
-        print_list(&l, out);
-}
-
 enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct dpt_json *j,
                                  struct dpt_error *err)
 {
@@ -180,8 +158,18 @@ enum dpt_status dpt_plan_actions(struct dpt_plan *p, struct dpt_str *out, struct
         dpt_json_bool(j, "whole_steps", whole);
         dpt_json_array(j, "lists");
     }
-    for (int k = 0; k < p->layout.stages && !whole; k++)
-        write_stage(p, &lists, k, out, j);
+    for (int k = 0; k < p->layout.stages && !whole; k++) {
+        const struct listed l = {.p = p,
+                                 .stage = &p->layout.stage[k],
+                                 .rank = k * p->layout.replicas * p->layout.tensor,
+                                 .rounds = division_of(&p->layout, k, 0).rounds,
+                                 .list = dpt_lists_of(&lists, k, 0)};
+
+        if (j != NULL)
+            json_list(&l, j);
+        else
+            print_list(&l, out);
+    }
     if (j != NULL) {
         dpt_json_end(j);
         dpt_json_end(j);

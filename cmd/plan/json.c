@@ -11,13 +11,7 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         double forward, backward;
-        int64_t count = 0;
 
-        for (int k = 0; k < 2; k++) {
-            const int32_t tensor = k == 0 ? node->weight : node->bias;
-
-            count += tensor < 0 ? 0 : graph->tensors[tensor].count;
-        }
         dpt_plan_flop(p, i, &forward, &backward);
         dpt_json_object(j, NULL);
         dpt_json_text(j, "name", node->name);
@@ -26,7 +20,7 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
             dpt_json_text(j, NULL, graph->nodes[node->inputs[k]].name);
         dpt_json_end(j);
         dpt_json_text(j, "output", dpt_shape_text(&node->out, shape));
-        dpt_json_int(j, "parameters", count);
+        dpt_json_int(j, "parameters", dpt_graph_node_parameters(graph, node));
         dpt_json_real(j, "flop_forward", forward);
         dpt_json_real(j, "flop_backward", backward);
         dpt_json_end(j);

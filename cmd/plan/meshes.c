@@ -10,21 +10,16 @@
 #include "core/train/layout/layout.h"
 
 /* What divides the model, by its key of `parallel`; those that the job format has are tried. */
-static const char *const divisions[DPT_PLAN_DIVISIONS] = {"tensor", "pipeline"};
+const char *const dpt_plan_divisions[DPT_PLAN_DIVISIONS] = {"tensor", "pipeline"};
 /* What --set takes: the reduction, parallel.data, a row each of the above, parallel.shard. */
 enum { SETS = DPT_PLAN_DIVISIONS + 3, SET = 80 };
-
-const char *dpt_plan_division(int i)
-{
-    return divisions[i];
-}
 
 bool dpt_plan_has_division(int i)
 {
     for (const struct dpt_option *row = dpt_job_options; row->name != NULL; row++)
         for (const struct dpt_option *own = strcmp(row->name, "parallel") == 0 ? row->rows : NULL;
              own != NULL && own->name != NULL; own++)
-            if (strcmp(own->name, divisions[i]) == 0)
+            if (strcmp(own->name, dpt_plan_divisions[i]) == 0)
                 return true;
     return false;
 }
@@ -39,11 +34,11 @@ static int write_sets(const struct dpt_plan_meshes *all, const struct dpt_plan_c
 
     snprintf(sets[n++], SET, "parallel.data=auto");
     for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
-        if (strcmp(divisions[i], "pipeline") == 0 && all->schedule != NULL && c->by[i] > 1)
+        if (strcmp(dpt_plan_divisions[i], "pipeline") == 0 && all->schedule != NULL && c->by[i] > 1)
             snprintf(sets[n++], SET, "parallel.pipeline={stages: %d, schedule: %s}", c->by[i],
                      all->schedule);
         else if (dpt_plan_has_division(i))
-            snprintf(sets[n++], SET, "parallel.%s=%d", divisions[i], c->by[i]);
+            snprintf(sets[n++], SET, "parallel.%s=%d", dpt_plan_divisions[i], c->by[i]);
     snprintf(sets[n++], SET, "parallel.shard=%s", DPT_CHOICES(DPT_SHARDS)[c->shard]);
     if (c->shard != DPT_SHARD_NONE || c->data < all->spec.ranks)
         snprintf(sets[n++], SET, "comm.reduction=reproducible");
@@ -74,32 +69,25 @@ out:
     return status;
 }
 
-/* Finds how many replicas have no micro-batch, if there are more replicas than micro-batches. */
-static void count_idle(const struct dpt_plan *p, struct dpt_plan_candidate *c)
-{
-    const struct dpt_sampler *s = &p->data.train.sampler;
-    const int replicas = p->layout.replicas;
-    const int batches = (s->global + s->micro - 1) / s->micro;
-
-    c->idle = batches < replicas ? replicas - batches : 0;
-    c->feeding = dpt_feeding_micro(s->global, replicas);
-}
-
 static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all,
                                 struct dpt_plan_candidate *c, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_conf conf = {0};
     struct dpt_plan plan = {0};
+    const struct dpt_sampler *s = &plan.data.train.sampler;
     struct dpt_str signature = {0};
     struct dpt_job job;
+    int idle;
 
     DPT_TRY(load(cli, all, c, &job, &conf, err));
     dpt_job_signature(&job, &conf, &signature);
     if (signature.failed)
         DPT_TRY(dpt_fail_memory(err, "the job", 0));
     DPT_TRY(dpt_plan_open(&plan, &job, &all->spec, signature.text, err));
-    count_idle(&plan, c);
+    idle = plan.layout.replicas - (s->global + s->micro - 1) / s->micro;
+    c->idle = idle > 0 ? idle : 0;
+    c->feeding = dpt_feeding_micro(s->global, plan.layout.replicas);
     if (all->time)
         DPT_TRY(dpt_plan_time(&plan, err));
     if (all->spec.machine == NULL && plan.machine.flops > 0) { /* measured once is enough */
@@ -258,7 +246,7 @@ void dpt_plan_mesh_job(const struct dpt_plan_candidate *c, struct dpt_str *out)
 
     for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
         if (c->by[i] > 1)
-            dpt_str_printf(out, "%s%s: %d", n++ == 0 ? "parallel: {" : ", ", divisions[i],
+            dpt_str_printf(out, "%s%s: %d", n++ == 0 ? "parallel: {" : ", ", dpt_plan_divisions[i],
                            c->by[i]);
     if (c->shard != DPT_SHARD_NONE)
         dpt_str_printf(out, "%sshard: %s", n++ == 0 ? "parallel: {" : ", ",
@@ -285,7 +273,7 @@ void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j)
         dpt_json_int(j, "data", c->data);
         for (int k = 0; k < DPT_PLAN_DIVISIONS; k++)
             if (dpt_plan_has_division(k))
-                dpt_json_int(j, divisions[k], c->by[k]);
+                dpt_json_int(j, dpt_plan_divisions[k], c->by[k]);
         dpt_json_text(j, "shard", DPT_CHOICES(DPT_SHARDS)[c->shard]);
         if (c->why[0] != '\0') {
             dpt_json_text(j, "impossible", c->why);

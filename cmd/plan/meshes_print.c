@@ -7,27 +7,12 @@
 
 /* How many meshes are shown that fit, that do not, and how many reasons why others are not
  * possible. */
-enum { SHOWN = 16, SHOWN_LARGE = 6, SHOWN_REASONS = 6, CELL = 24, WIDTH = 79 };
+enum { SHOWN = 16, SHOWN_LARGE = 6, SHOWN_REASONS = 6, CELL = DPT_PLAN_QUANTITY, WIDTH = 79 };
 
-/* Three digits and a prefix or unit, "12.9G"; "-" for nothing. */
+/* "12.9G"; "-" for nothing. */
 static const char *short_bytes(double value, char cell[CELL])
 {
-    static const char prefixes[] = " kMGTPE";
-    size_t i = 0;
-
-    while (value >= 999.5 && prefixes[i + 1] != '\0') {
-        value /= 1000;
-        i++;
-    }
-    if (value < 0.5 && i == 0)
-        snprintf(cell, CELL, "-");
-    else
-        snprintf(cell, CELL, "%.*f%.*s",
-                 value >= 99.95 || i == 0 ? 0
-                 : value >= 9.995         ? 1
-                                          : 2,
-                 value, i > 0, &prefixes[i]);
-    return cell;
+    return value < 0.5 ? "-" : dpt_plan_quantity(value, "", "", cell);
 }
 
 /* Writes seconds in five columns. */
@@ -176,7 +161,7 @@ static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
     dpt_str_printf(out, "\n%smesh: data", all->assumed);
     for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
         if (dpt_plan_has_division(i))
-            dpt_str_printf(out, " x %s", dpt_plan_division(i));
+            dpt_str_printf(out, " x %s", dpt_plan_divisions[i]);
     dpt_str_printf(out, ", the best first\n\n");
 }
 

@@ -32,6 +32,11 @@ enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
                                 struct dpt_plan_scale scales[DPT_PLAN_SCALES],
                                 struct dpt_error *err);
 
+/* Writes a quantity with three digits and a prefix before its unit: "1.54 MB", "832 B"; between: "
+ * ", or "" for a narrow table. buf: DPT_PLAN_QUANTITY bytes; returns buf. */
+enum { DPT_PLAN_QUANTITY = 24 };
+const char *dpt_plan_quantity(double value, const char *between, const char *unit, char *buf);
+
 /* Writes the plan for a person, in 80 columns, or as one JSON object. scales: [DPT_PLAN_SCALES],
  * not read if the plan has no time. */
 void dpt_plan_print(const struct dpt_plan *plan, const struct dpt_plan_scale *scales,
@@ -56,7 +61,7 @@ enum { DPT_PLAN_DIVISIONS = 2 };
 
 /* The key of `parallel` by which so many ranks have parts of one model; whether the job format has
  * it. */
-const char *dpt_plan_division(int i);
+extern const char *const dpt_plan_divisions[DPT_PLAN_DIVISIONS];
 bool dpt_plan_has_division(int i);
 
 struct dpt_plan_candidate {

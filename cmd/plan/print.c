@@ -4,7 +4,6 @@
 
 #include "cmd/plan/plan.h"
 #include "core/train/layout/layout.h"
-#include "core/train/setup/state.h"
 #include "core/train/update/schedule.h"
 
 enum { DIGITS = 40, SHOWN_RANKS = 6, LINE = 80 };
@@ -62,27 +61,26 @@ out:
     return status;
 }
 
-/* A quantity with three digits and a prefix: "1.54 MB", "832 B". */
-static const char *with_unit(double value, const char *unit, char *buf)
+const char *dpt_plan_quantity(double value, const char *between, const char *unit, char *buf)
 {
-    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
     size_t i = 0;
 
     while (value >= 999.5 && i + 1 < sizeof prefixes / sizeof prefixes[0]) {
         value /= 1000;
         i++;
     }
-    snprintf(buf, DIGITS, "%.*f %s%s",
+    snprintf(buf, DPT_PLAN_QUANTITY, "%.*f%s%s%s",
              i == 0 || value >= 99.95 ? 0
              : value >= 9.995         ? 1
                                       : 2,
-             value, prefixes[i], unit);
+             value, between, prefixes[i], unit);
     return buf;
 }
 
 static const char *bytes_text(double bytes, char *buf)
 {
-    return with_unit(bytes, "B", buf);
+    return dpt_plan_quantity(bytes, " ", "B", buf);
 }
 
 static const char *time_text(double seconds, char *buf)
@@ -149,11 +147,10 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
         backward += b;
         count[0] = ahead[0] = back[0] = '\0';
         if (node->weight >= 0 || node->bias >= 0)
-            dpt_group_digits(count, (node->weight < 0 ? 0 : graph->tensors[node->weight].count) +
-                                        (node->bias < 0 ? 0 : graph->tensors[node->bias].count));
+            dpt_group_digits(count, dpt_graph_node_parameters(graph, node));
         if (f > 0) {
-            with_unit(f, "", ahead);
-            with_unit(b, "", back);
+            dpt_plan_quantity(f, " ", "", ahead);
+            dpt_plan_quantity(b, " ", "", back);
         }
         dpt_str_printf(out, "%-24.24s %14s%s%14s%s%10s%s%10s\n", node->name,
                        dpt_shape_text(&node->out, shape), count[0] ? " " : "", count,
@@ -161,8 +158,9 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
         print_inputs(graph, i, out);
     }
     dpt_str_printf(out, "%-24s %14s %14s %10s %10s\n\n", "a sample", "",
-                   dpt_group_digits(count, graph->parameters), with_unit(forward, "", ahead),
-                   with_unit(backward, "", back));
+                   dpt_group_digits(count, graph->parameters),
+                   dpt_plan_quantity(forward, " ", "", ahead),
+                   dpt_plan_quantity(backward, " ", "", back));
 }
 
 /* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0"; "rank 0: 4 in turn" where they are dealt. */

@@ -75,6 +75,12 @@ int64_t dpt_graph_learned(const struct dpt_graph *graph)
     return learned;
 }
 
+int64_t dpt_graph_node_parameters(const struct dpt_graph *graph, const struct dpt_graph_node *node)
+{
+    return (node->weight < 0 ? 0 : graph->tensors[node->weight].count) +
+           (node->bias < 0 ? 0 : graph->tensors[node->bias].count);
+}
+
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err)
 {

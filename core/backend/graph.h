@@ -218,6 +218,8 @@ bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
 void dpt_graph_freeze(struct dpt_graph *graph);
 /* Learned numbers, without those of frozen tensors. */
 int64_t dpt_graph_learned(const struct dpt_graph *graph);
+/* The numbers of a node's weight and bias. */
+int64_t dpt_graph_node_parameters(const struct dpt_graph *graph, const struct dpt_graph_node *node);
 /* Whether the gradient of a tensor is wanted; false for -1. */
 bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
 /* Zeroes what backward leaves as it is, in a gradient whose memory held something else: the frozen
