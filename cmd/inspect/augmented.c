@@ -237,21 +237,6 @@ out:
     return status;
 }
 
-static enum dpt_status make(struct sheet *s, const char *path, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    double range[SAMPLES][2];
-
-    DPT_TRY(open_samples(s, err));
-    DPT_TRY(open_sheet(s, err));
-    DPT_TRY(draw_epoch(s, &s->plain, 0, 0, range, err));
-    for (int epoch = 0; epoch < EPOCHS; epoch++)
-        DPT_TRY(draw_epoch(s, &s->form, epoch, 1 + epoch, range, err));
-    DPT_TRY(write_sheet(s, path, err));
-out:
-    return status;
-}
-
 enum dpt_status dpt_inspect_augmented(struct dpt_cli *cli, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -259,6 +244,7 @@ enum dpt_status dpt_inspect_augmented(struct dpt_cli *cli, const char *path, str
     struct dpt_conf conf = {0};
     struct dpt_job job;
     struct sheet s = {.job = &job};
+    double range[SAMPLES][2];
 
     if (ending == NULL || strcmp(ending, ".png") != 0)
         return dpt_fail(err, DPT_USAGE,
@@ -273,7 +259,12 @@ enum dpt_status dpt_inspect_augmented(struct dpt_cli *cli, const char *path, str
                          "data.augment.flip=true shows the effect of a key",
                          cli->positional[0]));
     DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, NULL, err));
-    DPT_TRY(make(&s, path, err));
+    DPT_TRY(open_samples(&s, err));
+    DPT_TRY(open_sheet(&s, err));
+    DPT_TRY(draw_epoch(&s, &s.plain, 0, 0, range, err));
+    for (int epoch = 0; epoch < EPOCHS; epoch++)
+        DPT_TRY(draw_epoch(&s, &s.form, epoch, 1 + epoch, range, err));
+    DPT_TRY(write_sheet(&s, path, err));
 out:
     if (status != DPT_OK && cli->n_positional > 0)
         dpt_job_command_name(cli->positional[0], err);

@@ -102,25 +102,24 @@ static size_t only_in(const struct dpt_inspect *a, const struct dpt_inspect *b, 
 
 static void print_forms(const struct dpt_inspect_set *x, const struct dpt_inspect_set *y)
 {
-    char before[DPT_TABLE_CELL], now[DPT_TABLE_CELL];
+    char before[DPT_DIMS_TEXT], now[DPT_DIMS_TEXT];
 
-    printf("  %s: %s %s -> %s %s\n", x->name, x->type,
-           dpt_inspect_extent(x->n_dims, x->dims, before, sizeof before), y->type,
-           dpt_inspect_extent(y->n_dims, y->dims, now, sizeof now));
+    printf("  %s: %s %s -> %s %s\n", x->name, x->type, dpt_dims_text(x->n_dims, x->dims, before),
+           y->type, dpt_dims_text(y->n_dims, y->dims, now));
 }
 
 /* "values, the first at /params/conv1/weight[0, 2, 1]:", "0.25 -> 0.75" */
 static void print_first(const struct dpt_inspect_set *set, const struct dpt_inspect_difference *d)
 {
     int64_t index[DPT_INSPECT_DIMS], rest = d->first;
-    char place[DPT_TABLE_CELL] = "";
+    char place[DPT_DIMS_TEXT] = "";
 
     for (int i = set->n_dims - 1; i >= 0; i--) {
         index[i] = rest % set->dims[i];
         rest /= set->dims[i];
     }
     if (set->n_dims > 0)
-        dpt_inspect_extent(set->n_dims, index, place, sizeof place);
+        dpt_dims_text(set->n_dims, index, place);
     printf("\nvalues, the first at %s%s\n", set->name, place);
     if (set->numbers)
         printf("  %.9g -> %.9g\n", d->a, d->b);

@@ -1,6 +1,5 @@
 #include "cmd/inspect/print.h"
 
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,13 +36,12 @@ static bool is_worded(const char *name)
         "best_step",  "library",        "best_monitor", "best_loss",
     };
 
-    for (size_t i = 0; i < sizeof worded / sizeof worded[0]; i++)
-        if (strcmp(name, worded[i]) == 0)
-            return true;
-    return strncmp(name, "early_stop_", 11) == 0 || strncmp(name, "plateau_", 8) == 0;
+    const size_t n = sizeof worded / sizeof worded[0];
+
+    return dpt_find(name, worded, n) < n || strncmp(name, "early_stop_", 11) == 0 ||
+           strncmp(name, "plateau_", 8) == 0;
 }
 
-/* Prints which checkpoint was the best so far. */
 static void print_best(const struct dpt_inspect *f)
 {
     const struct dpt_inspect_attribute *best = number(f, "best_metric");
@@ -129,7 +127,7 @@ static void print_beside(const struct dpt_inspect_shard *shard)
 
 static void print_shard(const struct dpt_inspect_shard *shard)
 {
-    char a[32], b[32], extent[DPT_TABLE_CELL];
+    char a[32], b[32], extent[DPT_DIMS_TEXT];
     int64_t least = INT64_MAX, most = 0;
     size_t present = 0;
 
@@ -137,9 +135,8 @@ static void print_shard(const struct dpt_inspect_shard *shard)
         dpt_inspect_property("samples", "%s, without labels", dpt_group_digits(a, shard->samples));
         return;
     }
-    dpt_inspect_extent(shard->shape.flat ? 1 : 3,
-                       (const int64_t[]){shard->shape.c, shard->shape.h, shard->shape.w}, extent,
-                       sizeof extent);
+    dpt_dims_text(shard->shape.flat ? 1 : 3,
+                  (const int64_t[]){shard->shape.c, shard->shape.h, shard->shape.w}, extent);
     dpt_inspect_property("samples", "%s of %s%s", dpt_group_digits(a, shard->samples), extent,
                          shard->shape.flat ? "" : " (channels, height, width)");
     if (shard->files)
@@ -215,6 +212,7 @@ static enum dpt_status print_sets(const struct dpt_inspect *f, bool checkpoint,
     struct dpt_table table = {.title = "data set",
                               .titles = {"type", "shape", "bytes", "stored", "checksum"},
                               .align = "llrll"};
+    char dims[DPT_DIMS_TEXT];
 
     DPT_TRY(dpt_table_open(&table, f->n_sets, err));
     for (size_t i = 0; i < f->n_sets; i++) {
@@ -222,7 +220,7 @@ static enum dpt_status print_sets(const struct dpt_inspect *f, bool checkpoint,
         struct dpt_table_row *row = dpt_table_add(&table, set->name);
 
         snprintf(row->cell[0], DPT_TABLE_CELL, "%s", set->type);
-        dpt_inspect_extent(set->n_dims, set->dims, row->cell[1], DPT_TABLE_CELL);
+        snprintf(row->cell[1], DPT_TABLE_CELL, "%s", dpt_dims_text(set->n_dims, set->dims, dims));
         dpt_group_digits(row->cell[2], set->bytes);
         if (!checkpoint || strcmp(set->stored, "contiguous") != 0)
             snprintf(row->cell[3], DPT_TABLE_CELL, "%s", set->stored);

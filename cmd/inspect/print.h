@@ -35,9 +35,6 @@ struct dpt_table_row *dpt_table_add(struct dpt_table *table, const char *name);
 void dpt_table_print(const struct dpt_table *table);
 void dpt_table_close(struct dpt_table *table);
 
-/* "[64, 32, 3, 3]" into buf; returns buf. */
-const char *dpt_inspect_extent(int n_dims, const int64_t *dims, char *buf, size_t size);
-
 /* "  step          60": a line, or several, of a list of properties. */
 void dpt_inspect_property(const char *name, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

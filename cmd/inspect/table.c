@@ -131,18 +131,6 @@ void dpt_table_print(const struct dpt_table *table)
     }
 }
 
-const char *dpt_inspect_extent(int n_dims, const int64_t *dims, char *buf, size_t size)
-{
-    size_t used = (size_t)snprintf(buf, size, "[");
-
-    for (int d = 0; d < n_dims && used < size; d++)
-        used += (size_t)snprintf(buf + used, size - used, "%s%lld", d > 0 ? ", " : "",
-                                 (long long)dims[d]);
-    if (used < size)
-        snprintf(buf + used, size - used, "]");
-    return buf;
-}
-
 void dpt_inspect_property(const char *name, const char *format, ...)
 {
     char text[2048];
