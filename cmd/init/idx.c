@@ -150,10 +150,7 @@ out:
 }
 
 enum dpt_status dpt_init_idx_convert(struct dpt_init_idx *idx, const char *(*part_of)(const char *),
-                                     bool force, struct dpt_log *log,
-                                     enum dpt_status (*made)(void *arg, const char *path,
-                                                             struct dpt_error *err),
-                                     void *arg, struct dpt_error *err)
+                                     bool force, struct dpt_log *log, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -161,11 +158,9 @@ enum dpt_status dpt_init_idx_convert(struct dpt_init_idx *idx, const char *(*par
     for (size_t i = 0; i < idx->n; i++) {
         const struct dpt_init_idx_file *images = &idx->at[i];
 
-        if (images->shard == NULL)
-            continue;
-        DPT_TRY(convert((const char *const[]){images->path, idx->at[images->labels].path},
-                        images->prefix, log, err));
-        DPT_TRY(made(arg, images->shard, err));
+        if (images->shard != NULL)
+            DPT_TRY(convert((const char *const[]){images->path, idx->at[images->labels].path},
+                            images->prefix, log, err));
     }
 out:
     return status;

@@ -32,14 +32,10 @@ void dpt_init_idx_release(struct dpt_init_idx *idx);
 /*
  * Makes one shard of each file of images and its labels, which have its name with `labels` for
  * `images`, or else stand after it: PART-00000-of-00001.h5 beside the images, where part_of says
- * which part a file is of: "train". made: called with the path of each. force: shards of these
- * names are replaced. Errors: USAGE (a shard is there, two files of one part), BAD_DATA (no labels,
- * ...), IO, RANK, made's.
+ * which part a file is of: "train". force: shards of these names are replaced. Errors: USAGE (a
+ * shard is there, two files of one part), BAD_DATA (no labels, ...), IO, RANK.
  */
 enum dpt_status dpt_init_idx_convert(struct dpt_init_idx *idx, const char *(*part_of)(const char *),
-                                     bool force, struct dpt_log *log,
-                                     enum dpt_status (*made)(void *arg, const char *path,
-                                                             struct dpt_error *err),
-                                     void *arg, struct dpt_error *err);
+                                     bool force, struct dpt_log *log, struct dpt_error *err);
 
 #endif

@@ -64,62 +64,34 @@ static enum dpt_status push(struct init *init, const char *path, struct dpt_erro
     return DPT_OK;
 }
 
-static void release(struct init *init)
-{
-    for (int p = 0; p < PARTS; p++) {
-        free(init->parts[p].at);
-        dpt_str_release(&init->values[p]);
-    }
-    dpt_region_release(&init->names);
-    dpt_init_idx_release(&init->idx);
-}
-
 /* --- which files ------------------------------------------------------------------------------ */
 
-/* Adds a shard to the part that its name speaks of, or an IDX file to those that become some. */
-static enum dpt_status add_file(struct init *init, const char *path, struct dpt_error *err)
+/* Adds a shard to the part that its name speaks of, or an IDX file to those that become some; *n
+ * grows by what was added. only_idx: other files are passed over. */
+static enum dpt_status add_file(struct init *init, const char *path, bool only_idx, size_t *n,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     bool is;
 
     DPT_TRY(dpt_init_idx_add(&init->idx, path, &is, err));
-    if (!is)
-        status = push(init, path, err);
+    if (!is && !only_idx)
+        DPT_TRY(push(init, path, err));
+    *n += is || !only_idx;
 out:
     return status;
 }
 
-/* Adds what a pattern matches; *n: how many. */
-static enum dpt_status add_matches(struct init *init, const char *pattern, size_t *n,
+/* Adds what a pattern matches, likewise. */
+static enum dpt_status add_matches(struct init *init, const char *pattern, bool only_idx, size_t *n,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     glob_t found = {0};
 
-    *n = 0;
-    if (glob(pattern, 0, NULL, &found) == 0) {
-        *n = found.gl_pathc;
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            DPT_TRY(add_file(init, found.gl_pathv[i], err));
-    }
-out:
-    globfree(&found);
-    return status;
-}
-
-/* Adds the IDX files among those that a pattern matches; *n: how many. */
-static enum dpt_status add_idx(struct init *init, const char *pattern, size_t *n,
-                               struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    glob_t found = {0};
-    bool is;
-
     if (glob(pattern, 0, NULL, &found) == 0)
-        for (size_t i = 0; i < found.gl_pathc; i++) {
-            DPT_TRY(dpt_init_idx_add(&init->idx, found.gl_pathv[i], &is, err));
-            *n += is;
-        }
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            DPT_TRY(add_file(init, found.gl_pathv[i], only_idx, n, err));
 out:
     globfree(&found);
     return status;
@@ -141,7 +113,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
     size_t n = 0;
 
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
-        return add_file(init, path, err);
+        return add_file(init, path, false, &n, err);
     if (stat(path, &st) == 0) {
         const size_t length = strlen(path);
 
@@ -149,11 +121,11 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
         dpt_str_printf(&pattern, "/*.h5");
         if (pattern.failed)
             DPT_TRY(dpt_fail_memory(err, "the pattern", 0));
-        DPT_TRY(add_matches(init, pattern.text, &n, err));
+        DPT_TRY(add_matches(init, pattern.text, false, &n, err));
         pattern.length -= strlen(".h5");
         pattern.text[pattern.length] = '\0'; /* all files */
         if (n == 0)
-            DPT_TRY(add_idx(init, pattern.text, &n, err));
+            DPT_TRY(add_matches(init, pattern.text, true, &n, err));
         if (n == 0)
             DPT_TRY(
                 dpt_fail(err, DPT_BAD_DATA,
@@ -161,7 +133,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
                          "shards of CSV, images, NumPy and CIFAR-10 files",
                          path));
     } else {
-        DPT_TRY(add_matches(init, path, &n, err));
+        DPT_TRY(add_matches(init, path, false, &n, err));
         if (n == 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: no such file or folder", path));
     }
@@ -356,19 +328,17 @@ static const char *part_name(const char *path)
     return names[part_of(path)];
 }
 
-static enum dpt_status take_shard(void *init, const char *path, struct dpt_error *err)
-{
-    return push(init, path, err);
-}
-
 static enum dpt_status find_files(struct dpt_cli *cli, struct init *init, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     for (size_t i = 0; i < cli->n_positional; i++)
         DPT_TRY(add_argument(init, cli->positional[i], err));
-    DPT_TRY(dpt_init_idx_convert(&init->idx, part_name, dpt_cli_has(cli, "--force"), &cli->log,
-                                 take_shard, init, err));
+    DPT_TRY(
+        dpt_init_idx_convert(&init->idx, part_name, dpt_cli_has(cli, "--force"), &cli->log, err));
+    for (size_t i = 0; i < init->idx.n; i++)
+        if (init->idx.at[i].shard != NULL)
+            DPT_TRY(push(init, init->idx.at[i].shard, err));
     for (int p = TEST; p > TRAIN && init->parts[TRAIN].n == 0; p--) { /* all there is */
         const struct files none = init->parts[TRAIN];
 
@@ -506,7 +476,12 @@ out:
     dpt_str_release(&name);
     dpt_str_release(&text);
     dpt_shard_statistics_release(&statistics_of);
-    release(&init);
+    for (int p = 0; p < PARTS; p++) {
+        free(init.parts[p].at);
+        dpt_str_release(&init.values[p]);
+    }
+    dpt_region_release(&init.names);
+    dpt_init_idx_release(&init.idx);
     return status;
 }
 

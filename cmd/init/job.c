@@ -280,13 +280,6 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-static const char *a_number_for(const struct choice *c)
-{
-    return c->classes  ? "a number per class"
-           : c->labels ? "a number per label"
-                       : "a number per target";
-}
-
 /* Writes the layers after the convolutions, whose output has so many channels of so many numbers.
  *
  * Layers for images are initialised as PyTorch's. Accuracies of the test over five splits and
@@ -307,73 +300,59 @@ static void write_head(const struct choice *c, int64_t channels, int64_t numbers
         line(out, NULL, torch ? "    - dense: {outputs: 128, init: pytorch}" : "    - dense: 128");
         line(out, NULL, "    - relu");
     }
-    line(out, a_number_for(c), torch ? "    - dense: {init: pytorch}" : "    - dense");
+    line(out,
+         c->classes  ? "a number per class"
+         : c->labels ? "a number per label"
+                     : "a number per target",
+         torch ? "    - dense: {init: pytorch}" : "    - dense");
 }
 
-static void write_signals(const struct dpt_init_job *init, const struct choice *c,
-                          struct dpt_str *out)
+/* Writes blocks of a convolution, an activation and a pooling, then the layers after them. */
+static void write_convolutions(const struct dpt_init_job *init, const struct choice *c,
+                               struct dpt_str *out)
 {
-    const struct dpt_shape *shape = &init->statistics->shape;
-    int64_t channels = 32;
+    const struct dpt_shard_statistics *s = init->statistics;
+    const int64_t h = s == NULL ? 28 : s->shape.h, w = s == NULL ? 28 : s->shape.w;
+    int64_t channels = c->image && c->blocks >= 4 ? 16 : 32;
 
-    line(out, "a list of layers; or linear | mlp", "  type: sequential");
+    line(out, c->image ? "or linear | mlp | cnn: short forms" : "a list of layers; or linear | mlp",
+         "  type: sequential");
     line(out, "`dptrain layers` lists the kinds", "  layers:");
     for (int i = 0; i < c->blocks; i++) {
         if (i > 0)
             channels = clamp(2 * channels, 0, 256);
-        if (i == 0 && shape->h > 1)
+        if (c->image)
+            line(out, i == 0 ? "3x3, the size stays" : NULL,
+                 "    - conv: {channels: %lld, kernel: 3, padding: same, init: pytorch}",
+                 (long long)channels);
+        else if (i == 0 && h > 1)
             line(out, "all channels, 5 of their numbers",
                  "    - conv: {channels: %lld, kernel: [%d, 5], padding: [0, 2]}",
-                 (long long)channels, (int)shape->h);
+                 (long long)channels, (int)h);
         else
             line(out, i == 0 ? "5 numbers of each channel, the length stays" : NULL,
                  "    - conv1d: {channels: %lld, kernel: 5, padding: same}", (long long)channels);
-        if (i == 0)
-            choices(init, out, "model.activation", "    - relu");
-        else
-            line(out, NULL, "    - relu");
-        line(out, i == 0 ? "half as long" : NULL, "    - maxpool: {size: [1, 2]}");
-    }
-    write_head(c, channels, shape->w >> c->blocks, out);
-}
-
-static void write_cnn(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
-{
-    const struct dpt_shard_statistics *s = init->statistics;
-    const int64_t h = (s == NULL ? 28 : s->shape.h) >> c->blocks;
-    const int64_t w = (s == NULL ? 28 : s->shape.w) >> c->blocks;
-    int64_t channels = c->blocks >= 4 ? 16 : 32;
-
-    line(out, "or linear | mlp | cnn: short forms", "  type: sequential");
-    line(out, "`dptrain layers` lists the kinds", "  layers:");
-    for (int i = 0; i < c->blocks; i++) {
-        if (i > 0)
-            channels = clamp(2 * channels, 0, 256);
-        line(out, i == 0 ? "3x3, the size stays" : NULL,
-             "    - conv: {channels: %lld, kernel: 3, padding: same, init: pytorch}",
-             (long long)channels);
         /* In so few layers it costs two thirds of the time, and makes nothing better. */
-        if (i == 0)
+        if (i == 0 && c->image)
             line(out, NULL, "    # A much deeper model needs a `- batchnorm` after each conv.");
         if (i == 0)
             choices(init, out, "model.activation", "    - relu");
         else
             line(out, NULL, "    - relu");
-        line(out, i == 0 ? "half as high and wide" : NULL, "    - maxpool: 2");
+        if (c->image)
+            line(out, i == 0 ? "half as high and wide" : NULL, "    - maxpool: 2");
+        else
+            line(out, i == 0 ? "half as long" : NULL, "    - maxpool: {size: [1, 2]}");
     }
-    write_head(c, channels, h * w, out);
+    write_head(c, channels, (c->image ? h >> c->blocks : 1) * (w >> c->blocks), out);
 }
 
 static void write_model(const struct dpt_init_job *init, const struct choice *c,
                         struct dpt_str *out)
 {
     line(out, NULL, "\nmodel:");
-    if (c->image) {
-        write_cnn(init, c, out);
-        return;
-    }
-    if (c->signal) {
-        write_signals(init, c, out);
+    if (c->image || c->signal) {
+        write_convolutions(init, c, out);
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
