@@ -181,10 +181,9 @@ enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err
     memcpy(mine.bus, d->gpus.own_bus, sizeof mine.bus);
     memcpy(mine.name, d->gpus.own_name, sizeof mine.name);
     all = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (all == NULL)
-        return err->status;
-    judge_ranks(d, all);
-    return DPT_OK;
+    if (all != NULL)
+        judge_ranks(d, all);
+    return all != NULL ? DPT_OK : err->status;
 }
 
 /* --- sums in their memory --------------------------------------------------------------------- */

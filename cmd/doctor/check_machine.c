@@ -11,7 +11,6 @@
 #include "core/base/folder.h"
 #include "core/base/isa.h"
 #include "core/base/memory.h"
-#include "data/sets/dataset.h"
 
 /* Bytes that a rank needs for a small model, and in /dev/shm for MPI's messages. */
 static const double least_memory = 128e6, little_memory = 512e6, shm_rank = 16e6;

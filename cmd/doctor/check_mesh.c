@@ -1,5 +1,4 @@
 /* Where a mesh of the ranks would be: which stage is on which node, and what goes between nodes. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -176,9 +176,7 @@ enum dpt_status dpt_doctor_cores(struct dpt_doctor *d, struct dpt_error *err)
     const struct seat *seats;
 
     DPT_TRY(dpt_group_broadcast(&d->comm.node, 0, &mine.first, sizeof mine.first, err));
-    seats = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (seats == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(seats, d, &mine, sizeof mine, err);
     judge_seats(d, seats);
 out:
     return status;
@@ -195,9 +193,7 @@ enum dpt_status dpt_doctor_shared(struct dpt_doctor *d, struct dpt_error *err)
     int none = -1, only = -1; /* ranks that have none, or only /dev/shm */
 
     DPT_TRY(dpt_probe_shared(&d->comm, &mine, err));
-    all = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (all == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(all, d, &mine, sizeof mine, err);
     for (int r = ranks - 1; r >= 0; r--) {
         none = !all[r].memfd && !all[r].dev_shm ? r : none;
         only = !all[r].memfd ? r : only;

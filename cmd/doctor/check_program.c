@@ -95,12 +95,6 @@ static void write_limit(char *text, size_t size, double value, enum unit unit)
                  unit == SECONDS ? " s" : "");
 }
 
-/* InfiniBand and networks like it send from locked memory. */
-static bool has_fast_network(void)
-{
-    return access("/sys/class/infiniband", F_OK) == 0;
-}
-
 static void look_at_limit(struct dpt_doctor *d, size_t i)
 {
     struct dpt_finding f = {.name = limits[i].name};
@@ -113,7 +107,8 @@ static void look_at_limit(struct dpt_doctor *d, size_t i)
     if (getrlimit(limits[i].resource, &limit) != 0)
         return;
     value = limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur;
-    if (limits[i].resource == RLIMIT_MEMLOCK && has_fast_network()) {
+    /* InfiniBand and networks like it send from locked memory. */
+    if (limits[i].resource == RLIMIT_MEMLOCK && access("/sys/class/infiniband", F_OK) == 0) {
         warns = INFINITY;
         advice = "ulimit -l unlimited: the fast network needs it (limits.conf, slurmd)";
     }

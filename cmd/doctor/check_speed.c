@@ -8,7 +8,6 @@
 #include "core/base/sort.h"
 #include "core/comm/probe.h"
 #include "core/plan/cost.h"
-#include "core/plan/plan.h"
 
 enum { SMALL = 32, LARGE = 1 << 20 }; /* floats of a sum */
 
@@ -81,13 +80,8 @@ enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
     if (d->machine.bf16 > 0)
         snprintf(bf16, sizeof bf16, " (%.3g in bf16, by %s)", d->machine.bf16 / 1e9,
                  dpt_backends[0]->bf16());
-    flops = dpt_doctor_gather(d, &d->machine.flops, sizeof *flops, err);
-    if (flops == NULL)
-        return err->status;
-    rates =
-        dpt_doctor_gather(d, &d->machine.memory[DPT_MACHINE_SIZES - 1].rate, sizeof *rates, err);
-    if (rates == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(flops, d, &d->machine.flops, sizeof *flops, err);
+    DPT_DOCTOR_GATHER(rates, d, &d->machine.memory[DPT_MACHINE_SIZES - 1].rate, sizeof *rates, err);
     if (!warn_of_slow(d, flops, "computes", &usual) &&
         !warn_of_slow(d, rates, "moves memory", &usual_rate))
         dpt_ok(d, "%.3g GFLOP/s%s and %.3g GB/s per rank, all at once", usual / 1e9, bf16,
@@ -241,9 +235,7 @@ enum dpt_status dpt_doctor_clocks(struct dpt_doctor *d, struct dpt_error *err)
     if (n == 1)
         return DPT_OK;
     DPT_TRY(dpt_clock_offset(&d->comm.world, wall_clock, &mine.offset, &mine.bound, err));
-    all = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (all == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(all, d, &mine, sizeof mine, err);
     for (int r = 1; r < n; r++)
         if (fabs(all[r].offset) > fabs(all[worst].offset))
             worst = r;

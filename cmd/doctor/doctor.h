@@ -98,6 +98,13 @@ enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns)
 /* Collective. Gives every rank's `mine` of `size` bytes to all, [ranks], in the region; NULL:
  * failed, on all ranks together. */
 void *dpt_doctor_gather(struct dpt_doctor *d, const void *mine, size_t size, struct dpt_error *err);
+/* Sets `all` to what it gives, or fails as DPT_TRY does. */
+#define DPT_DOCTOR_GATHER(all, d, mine, size, err)                                                 \
+    do {                                                                                           \
+        (all) = dpt_doctor_gather((d), (mine), (size), (err));                                     \
+        if ((all) == NULL)                                                                         \
+            DPT_TRY((err)->status);                                                                \
+    } while (0)
 
 /* --- the report, on rank 0 -------------------------------------------------------------------- */
 

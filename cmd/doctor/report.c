@@ -300,9 +300,7 @@ enum dpt_status dpt_doctor_collect(struct dpt_doctor *d, struct dpt_doctor_repor
     const char *all = NULL;
     size_t most = 1;
 
-    packets = dpt_doctor_gather(d, &own, sizeof own, err);
-    if (packets == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(packets, d, &own, sizeof own, err);
     for (int r = 0; r < world->size; r++)
         most = packets[r].length > most ? packets[r].length : most;
     while (d->findings.length < most && !d->findings.failed)
@@ -310,9 +308,7 @@ enum dpt_status dpt_doctor_collect(struct dpt_doctor *d, struct dpt_doctor_repor
     if (d->findings.failed)
         status = dpt_fail_memory(err, "the findings", (double)most);
     DPT_TRY(dpt_group_agree(world, status, err));
-    all = dpt_doctor_gather(d, d->findings.text, most, err);
-    if (all == NULL)
-        return err->status;
+    DPT_DOCTOR_GATHER(all, d, d->findings.text, most, err);
     if (world->rank == 0)
         status = unpack_all(d, all, most, packets, report, err);
     DPT_TRY(dpt_group_agree(world, status, err));
