@@ -19,8 +19,8 @@ static const struct dpt_command *find_command(const struct dpt_cli *cli, const c
     return NULL;
 }
 
-static const struct dpt_cli_option *find_option(const struct dpt_command *command, const char *name,
-                                                size_t n)
+const struct dpt_cli_option *dpt_cli_option(const struct dpt_command *command, const char *name,
+                                            size_t n)
 {
     const struct dpt_cli_option *const tables[] = {dpt_cli_common_options, command->options};
 
@@ -29,6 +29,11 @@ static const struct dpt_cli_option *find_option(const struct dpt_command *comman
             if (strlen(o->name) == n && strncmp(o->name, name, n) == 0)
                 return o;
     return NULL;
+}
+
+static bool takes_job(const struct dpt_command *command)
+{
+    return dpt_cli_option(command, "--set", strlen("--set")) != NULL;
 }
 
 /* meant: a name, a sentence, or NULL. */
@@ -86,7 +91,7 @@ static const char *find_synonym(const struct dpt_command *command, const char *w
     snprintf(whole, sizeof whole, " %.64s ", word);
     for (size_t i = 0; i < sizeof synonyms / sizeof *synonyms; i++)
         if (strstr(synonyms[i].words, whole) != NULL &&
-            find_option(command, synonyms[i].option, strlen(synonyms[i].option)) != NULL)
+            dpt_cli_option(command, synonyms[i].option, strlen(synonyms[i].option)) != NULL)
             return synonyms[i].option;
     return NULL;
 }
@@ -127,7 +132,7 @@ static enum dpt_status unknown_option(const struct dpt_command *command, const c
 
     snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "="), name);
     near = find_synonym(command, word);
-    if (near == NULL && find_option(command, "--set", strlen("--set")) != NULL) /* takes a job */
+    if (near == NULL && takes_job(command))
         key = find_key(word);
     if (key != NULL && strchr(key, ' ') != NULL)
         return dpt_fail(err, DPT_USAGE, "dptrain %s: unknown option %s; %s", command->name, word,
@@ -144,19 +149,13 @@ static enum dpt_status unknown_option(const struct dpt_command *command, const c
                     near != NULL ? near : "", near != NULL ? "?" : "", command->name);
 }
 
-/* A word that is no command is a job file if it looks like a path. */
-static bool looks_like_file(const char *word)
-{
-    return dpt_file_exists(word) || strchr(word, '/') != NULL || strchr(word, '.') != NULL;
-}
-
 /* One option, as "--name value" or "--name=value"; *i moves past a value of its own. */
 static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, int *i,
                                    struct dpt_error *err)
 {
     const char *word = argv[*i], *equals = strchr(word, '=');
     const size_t n = equals != NULL ? (size_t)(equals - word) : strlen(word);
-    const struct dpt_cli_option *option = find_option(cli->command, word, n);
+    const struct dpt_cli_option *option = dpt_cli_option(cli->command, word, n);
     const char *value = NULL;
 
     if (option == NULL)
@@ -202,7 +201,10 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
         *i = 2;
         return DPT_OK;
     }
-    return looks_like_file(word) ? DPT_OK : unknown_command(cli, word, err);
+    /* A word that is no command is a job file if it looks like a path. */
+    if (dpt_file_exists(word) || strchr(word, '/') != NULL || strchr(word, '.') != NULL)
+        return DPT_OK;
+    return unknown_command(cli, word, err);
 }
 
 enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *const *commands,
@@ -402,10 +404,9 @@ static void print_section_of(const char *name)
 enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
 {
     const struct dpt_command *command = cli->command;
-    const bool takes_job =
-        command == NULL || find_option(command, "--set", strlen("--set")) != NULL;
+    const bool has_keys = command == NULL || takes_job(command);
 
-    if (takes_job && cli->n_positional > 0)
+    if (has_keys && cli->n_positional > 0)
         return help_of_keys(cli, err);
     if (command == NULL) {
         help_of_all(cli);
@@ -421,7 +422,7 @@ enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err)
     if (command->more_help != NULL)
         command->more_help();
     print_section_of(command->name);
-    if (takes_job && strcmp(command->name, "train") != 0)
+    if (has_keys && strcmp(command->name, "train") != 0)
         printf("\n"
                "keys of the job file: `dptrain train --help` lists them, `dptrain --help KEY`\n"
                "explains one (optimizer, batch.global)\n");

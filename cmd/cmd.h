@@ -29,6 +29,9 @@ struct dpt_cli_given {
 };
 
 struct dpt_command;
+struct dpt_comm;
+struct dpt_conf;
+struct dpt_job;
 
 /* What the command line asks the program to do. */
 enum dpt_cli_action { DPT_CLI_RUN, DPT_CLI_HELP, DPT_CLI_VERSION };
@@ -44,7 +47,8 @@ struct dpt_cli {
     size_t n_given;
     /* Words that began with `~/`. */
     struct dpt_region paths;
-    bool reads_input;   /* ranks that it starts get its standard input */
+    bool reads_input;            /* ranks that it starts get its standard input */
+    const struct dpt_conf *conf; /* the job file, while the command's work runs */
     struct dpt_log log; /* level set from --quiet and --verbose; silent on every rank but 0 */
 };
 
@@ -62,6 +66,9 @@ struct dpt_command {
     /* Runs the command. Errors: any; the caller prints the text, and the status becomes the exit
      * code. */
     enum dpt_status (*run)(struct dpt_cli *cli, struct dpt_error *err);
+    /* What dpt_job_command (job_command.h) does on every rank; NULL: it does not run the command. */
+    enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
+                            const struct dpt_comm *comm, struct dpt_error *err);
     void (*more_help)(
         void); /* prints further help to stdout (a list of formats, the job's keys); may be NULL */
 };
@@ -88,6 +95,10 @@ enum dpt_status dpt_cli_help(const struct dpt_cli *cli, struct dpt_error *err);
 bool dpt_cli_print_keys(const char *key);
 /* Prints to stdout the versions. */
 void dpt_cli_version(void);
+
+/* The row of an option of a command, or of every command, by its name of n bytes; NULL: none. */
+const struct dpt_cli_option *dpt_cli_option(const struct dpt_command *command, const char *name,
+                                            size_t n);
 
 /* The last value given for an option ("--shards"), or NULL; whether a switch was given. */
 const char *dpt_cli_value(const struct dpt_cli *cli, const char *name);

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cmd/job_command.h"
+
 enum dpt_status dpt_decided_open(struct dpt_decided *d, struct dpt_error *err)
 {
     dpt_decision_tell(&d->decision, " ", &d->thresholds);
@@ -85,6 +87,7 @@ out:
 void dpt_decided_tell(const struct dpt_decided *d, struct dpt_str *out)
 {
     const struct dpt_decision *decision = &d->decision;
+    char number[DPT_CLASS_NUMBER];
 
     dpt_str_printf(out, "by %s: %s %.4f", d->thresholds.text,
                    decision->labels ? "exact match" : "accuracy",
@@ -94,12 +97,8 @@ void dpt_decided_tell(const struct dpt_decided *d, struct dpt_str *out)
 
         if (isnan(decision->threshold[k]))
             continue;
-        dpt_str_printf(out, ", of ");
-        if ((size_t)k < decision->called.n)
-            dpt_str_printf(out, "%s", decision->called.at[k]);
-        else
-            dpt_str_printf(out, "%d", k);
-        dpt_str_printf(out, " precision %.4f and recall %.4f",
+        dpt_str_printf(out, ", of %s precision %.4f and recall %.4f",
+                       dpt_class_text(&decision->called, k, number),
                        c->chosen > 0 ? c->right / c->chosen : 0,
                        c->weight > 0 ? c->right / c->weight : 0);
     }

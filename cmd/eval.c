@@ -52,50 +52,52 @@ static double value_of(const struct dpt_class_score *c, const struct column *col
     return *(const double *)(const void *)((const char *)c + column->offset);
 }
 
-/* What a class is called, or its number where it has no name. */
-static const char *class_text(const struct dpt_called *called, int32_t class, char number[16])
-{
-    snprintf(number, 16, "%d", class);
-    return (size_t) class < called->n ? called->at[class] : number;
-}
-
 static bool is_told(const struct dpt_trainer *t, const struct column *column)
 {
     return has_labels(t) || !column->labels;
 }
 
-/* A table with a row for each class. Names are on the left, as words are. */
+/* The columns that a name takes, among names of which the widest takes `widest`; longer ones than
+ * `most` do not count. */
+static size_t widen(size_t widest, const char *name, size_t most)
+{
+    const size_t width = dpt_utf8_width(name, strlen(name));
+
+    return width > widest && width <= most ? width : widest;
+}
+
+/* Begins a row by its name, on the left, as words are. */
+static void print_name(const char *name, size_t widest, struct dpt_str *out)
+{
+    const size_t width = dpt_utf8_width(name, strlen(name));
+
+    dpt_str_printf(out, "  %s%*s", name, width < widest ? (int)(widest - width) : 0, "");
+}
+
+/* A table with a row for each class. */
 static void print_classes(const struct dpt_trainer *t, struct dpt_str *out)
 {
-    enum { WIDEST = 32 };
     const int32_t n = dpt_trainer_classes(t);
-    size_t widest = 5;
-    char number[16];
+    size_t widest = strlen("class");
+    char number[DPT_CLASS_NUMBER];
 
-    for (int32_t k = 0; k < n; k++) {
-        const char *name = class_text(&t->called, k, number);
-        const size_t width = dpt_utf8_width(name, strlen(name));
-
-        widest = width > widest && width <= WIDEST ? width : widest;
-    }
+    for (int32_t k = 0; k < n; k++)
+        widest = widen(widest, dpt_class_text(&t->called, k, number), 32);
     dpt_str_printf(out, "  %-*s", (int)widest, has_labels(t) ? "label" : "class");
     for (const struct column *to = columns; to < columns + N_COLUMNS; to++)
         if (is_told(t, to) && to->format != NULL)
             dpt_str_printf(out, " %*s", to->width, to->head);
     dpt_str_printf(out, "\n");
     for (int32_t k = 0; k < n; k++) {
-        const struct dpt_class_score *c = &t->classes[k];
-        const char *name = class_text(&t->called, k, number);
-        const size_t width = dpt_utf8_width(name, strlen(name));
-
-        dpt_str_printf(out, "  %s%*s", name, width < widest ? (int)(widest - width) : 0, "");
+        print_name(dpt_class_text(&t->called, k, number), widest, out);
         for (const struct column *to = columns; to < columns + N_COLUMNS; to++) {
+            const double value = value_of(&t->classes[k], to);
             char text[32] = "-";
 
             if (!is_told(t, to) || to->format == NULL)
                 continue;
-            if (!isnan(value_of(c, to)))
-                snprintf(text, sizeof text, to->format, value_of(c, to));
+            if (!isnan(value))
+                snprintf(text, sizeof text, to->format, value);
             dpt_str_printf(out, " %*s", to->width, text);
         }
         dpt_str_printf(out, "\n");
@@ -172,29 +174,20 @@ static void print_importance(const struct importance *asked, struct dpt_str *out
     const struct dpt_importances *of = &asked->of;
     size_t widest = strlen("column");
 
-    for (size_t k = 0; k < of->n; k++) {
-        const char *name = of->at[k].name;
-        const size_t width = dpt_utf8_width(name, strlen(name));
-
-        widest = width > widest && width <= 40 ? width : widest;
-    }
+    for (size_t k = 0; k < of->n; k++)
+        widest = widen(widest, of->at[k].name, 40);
     dpt_str_printf(out,
                    "  importance: how much lower %s is with a column shuffled, mean of %d\n  %-*s "
                    "lower by deviation\n",
                    of->score, asked->repeats, (int)widest, "column");
     for (size_t k = 0; k < of->n; k++) {
-        const char *name = of->at[k].name;
-        const size_t width = dpt_utf8_width(name, strlen(name));
-
-        dpt_str_printf(out, "  %s%*s %8.4f %9.4f\n", name,
-                       width < widest ? (int)(widest - width) : 0, "", of->at[k].drop,
-                       of->at[k].spread);
+        print_name(of->at[k].name, widest, out);
+        dpt_str_printf(out, " %8.4f %9.4f\n", of->at[k].drop, of->at[k].spread);
     }
 }
 
 static void write_importance(const struct importance *asked, struct dpt_json *j)
 {
-
     dpt_json_object(j, "importance");
     dpt_json_text(j, "score", asked->of.score);
     dpt_json_int(j, "repeats", asked->repeats);
@@ -416,7 +409,7 @@ static enum dpt_status prepare(const struct dpt_cli *cli, const char *weights,
     if (world->rank == 0)
         status = take_decision(cli, t, d, err);
     else
-        status = dpt_decision_open(d, dpt_graph_outputs(&t->model.graph), dpt_trainer_labels(t) > 0,
+        status = dpt_decision_open(d, dpt_graph_outputs(&t->model.graph), has_labels(t),
                                    &(struct dpt_called){0}, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     t->decision = d;
@@ -426,8 +419,7 @@ out:
 }
 
 static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
-                                const struct dpt_conf *conf, const struct dpt_comm *comm,
-                                struct dpt_error *err)
+                                const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *name = dpt_cli_value(cli, "--split");
@@ -441,7 +433,6 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     const char *weights;
     size_t i = 0;
 
-    (void)conf;
     plain.data.augment = (struct dpt_augment){0};
     plain.data.drop_last = false;
     DPT_TRY(take_importance(cli, &asked, err));
@@ -475,17 +466,11 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
                      : print_result(&t, by_index[i], &metric_sums,
                                     dpt_cli_has(cli, "--classes") || t.positive.told, &asked, err);
 out:
-    if (t.comm != NULL)
-        dpt_trainer_close(&t);
+    dpt_trainer_close(&t);
     dpt_decision_close(&decision);
     dpt_importances_release(&asked.of);
     dpt_region_release(&region);
     return status;
-}
-
-static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
-{
-    return dpt_job_command(cli, evaluate, err);
 }
 
 static const struct dpt_cli_option options[] = {
@@ -541,5 +526,6 @@ const struct dpt_command dpt_cmd_eval = {
                "  dptrain eval job.yaml --checkpoint runs/mine --threshold ill=0.1 --classes\n"
                "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,
-    .run = run,
+    .run = dpt_job_command,
+    .work = evaluate,
 };

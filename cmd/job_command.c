@@ -1,7 +1,6 @@
 #include "cmd/job_command.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/lead.h"
@@ -74,14 +73,13 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
     enum dpt_status status = DPT_OK;
     const char *checkpoint = dpt_job_command_checkpoint(cli);
     struct dpt_init_result result = {0};
-
     unsigned how;
 
     DPT_TRY(dpt_job_command_load_parts(cli, &how, err));
-    if (checkpoint != NULL)
+    if (checkpoint != NULL) {
         dpt_checkpoint_tell(checkpoint, t->log);
-    if (checkpoint != NULL)
         return dpt_trainer_load_params(t, checkpoint, how, err);
+    }
     if (dpt_cli_has(cli, "--weights"))
         return dpt_fail(err, DPT_USAGE,
                         "dptrain %s: --weights: is for a checkpoint of dptrain that is read as a "
@@ -256,18 +254,32 @@ out:
     return status;
 }
 
+const char *dpt_class_text(const struct dpt_called *called, int32_t class,
+                           char number[DPT_CLASS_NUMBER])
+{
+    snprintf(number, DPT_CLASS_NUMBER, "%d", class);
+    return (size_t) class < called->n ? called->at[class] : number;
+}
+
 void dpt_job_command_name(const char *path, struct dpt_error *err)
 {
     if (path != NULL && strstr(err->text, path) == NULL)
         dpt_error_prefix(err, "%s: ", path);
 }
 
-enum dpt_status
-dpt_job_command(struct dpt_cli *cli,
-                enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
-                                        const struct dpt_conf *conf, const struct dpt_comm *comm,
-                                        struct dpt_error *err),
-                struct dpt_error *err)
+void dpt_job_command_end(struct dpt_cli *cli, struct dpt_comm *comm, enum dpt_status status,
+                         struct dpt_error *err)
+{
+    /* The line must be out before the launcher sees the first rank go. */
+    if (status != DPT_OK && comm->started && err->text[0] != '\0') {
+        dpt_log_error(&cli->log, err);
+        err->text[0] = '\0';
+    }
+    fflush(stdout);
+    dpt_comm_close(comm);
+}
+
+enum dpt_status dpt_job_command(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_conf conf = {0};
@@ -286,17 +298,12 @@ dpt_job_command(struct dpt_cli *cli,
     DPT_TRY(same_job(&conf, &comm, err));
     DPT_TRY(dpt_job_command_outputs(cli, &job, &conf, &comm, err));
     DPT_TRY(dpt_job_for_ranks(&job, comm.world.size, err));
-    DPT_TRY(work(cli, &job, &conf, &comm, err));
+    cli->conf = &conf;
+    DPT_TRY(cli->command->work(cli, &job, &comm, err));
 out:
     if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)
         dpt_job_command_name(conf.path, err);
-    /* The line must be out before the launcher sees the first rank go. */
-    if (status != DPT_OK && comm.started) {
-        dpt_log_error(&cli->log, err);
-        err->text[0] = '\0';
-    }
-    fflush(stdout);
-    dpt_comm_close(&comm);
+    dpt_job_command_end(cli, &comm, status, err);
     dpt_conf_release(&conf);
     return status;
 }

@@ -49,16 +49,15 @@
     }
 
 /*
- * Loads the job of the command line, starts MPI, and runs `work` on every rank; with --ranks does
- * so in N ranks that it starts. The job file is read before MPI starts, so its errors cost
- * nothing. Errors: as work's; USAGE, BAD_JOB.
+ * Loads the job of the command line, starts MPI, and runs the command's `work` on every rank; with
+ * --ranks does so in N ranks that it starts. The job file is read before MPI starts, so its errors
+ * cost nothing. Errors: as work's; USAGE, BAD_JOB.
  */
-enum dpt_status
-dpt_job_command(struct dpt_cli *cli,
-                enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
-                                        const struct dpt_conf *conf, const struct dpt_comm *comm,
-                                        struct dpt_error *err),
-                struct dpt_error *err);
+enum dpt_status dpt_job_command(struct dpt_cli *cli, struct dpt_error *err);
+
+/* Ends a command that all ranks run: logs its failure, if there is one, and closes MPI. */
+void dpt_job_command_end(struct dpt_cli *cli, struct dpt_comm *comm, enum dpt_status status,
+                         struct dpt_error *err);
 
 /* Reads the command line's one job file with its --set; *conf is the caller's to release. Errors:
  * USAGE, BAD_JOB. */
@@ -98,6 +97,11 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
 enum dpt_status dpt_job_command_decision(const struct dpt_cli *cli, const struct dpt_job *job,
                                          int32_t outputs, const struct dpt_called *called,
                                          struct dpt_decision *decision, struct dpt_error *err);
+
+/* What a class or label is called, or its number where it has no name; returns that. */
+enum { DPT_CLASS_NUMBER = 16 };
+const char *dpt_class_text(const struct dpt_called *called, int32_t class,
+                           char number[DPT_CLASS_NUMBER]);
 
 /* What the job's data tell of the samples, and a checkpoint, which counts more. weights: its path,
  * or a file of other programs, which says nothing. Errors: BAD_DATA, IO, RANK. */

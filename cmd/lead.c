@@ -26,10 +26,7 @@ static bool find_job(const char *folder, char *buf, size_t size)
 /* The row --checkpoint of those that use what was trained; NULL: the command does not. */
 static const struct dpt_cli_option *checkpoint_option(const struct dpt_cli *cli)
 {
-    for (const struct dpt_cli_option *o = cli->command->options; o->name != NULL; o++)
-        if (strcmp(o->name, "--checkpoint") == 0)
-            return o;
-    return NULL;
+    return dpt_cli_option(cli->command, "--checkpoint", strlen("--checkpoint"));
 }
 
 void dpt_lead_take_run(struct dpt_cli *cli, char *buf, size_t size)

@@ -5,7 +5,6 @@
 #define DPT_CMD_LEAD_H
 
 #include "cmd/cmd.h"
-#include "core/base/str.h"
 
 /* Where RUN is a run folder with its job.yaml, and the command takes a --checkpoint: puts that job
  * in the place of RUN and, unless there is one, adds --checkpoint RUN. buf: the job's path, for as

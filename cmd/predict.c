@@ -10,7 +10,6 @@
 #include "cmd/lead.h"
 #include "cmd/output.h"
 #include "cmd/standard_input.h"
-#include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/state/checkpoint.h"
 #include "core/train/run/stop.h"
@@ -57,7 +56,6 @@ struct predict {
     struct dpt_decided decided;
 };
 
-/* All values of a repeatable option. */
 static enum dpt_status take_list(struct predict *p, const char *option, const char *const **list,
                                  size_t *n, struct dpt_error *err)
 {
@@ -101,18 +99,15 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     if (dpt_cli_value(cli, "--format") != NULL)
         DPT_TRY(dpt_source_format_find("--format ", dpt_cli_value(cli, "--format"), false,
                                        &s->format, err));
-    s->option[DPT_SOURCE_LABEL] = dpt_cli_value(cli, "--label");
-    s->option[DPT_SOURCE_HEADER] = dpt_cli_value(cli, "--header");
-    s->option[DPT_SOURCE_DELIMITER] = dpt_cli_value(cli, "--delimiter");
-    s->option[DPT_SOURCE_DECIMAL] = dpt_cli_value(cli, "--decimal");
-    s->option[DPT_SOURCE_THOUSANDS] = dpt_cli_value(cli, "--thousands");
-    s->option[DPT_SOURCE_ID] = dpt_cli_value(cli, "--id");
-    s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
-    s->option[DPT_SOURCE_KEYS] = dpt_cli_value(cli, "--keys");
-    s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
-    s->option[DPT_SOURCE_FIT] = dpt_cli_value(cli, "--fit");
-    s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
-    s->option[DPT_SOURCE_SKIP_BAD] = dpt_cli_has(cli, "--skip-bad") ? "" : NULL;
+    for (int i = 0; i < DPT_SOURCE_OPTION_COUNT; i++) {
+        const char *value = dpt_cli_value(cli, dpt_source_option_names[i]);
+
+        /* --shape and --labels mean something else here than to `convert`. */
+        if (i != DPT_SOURCE_SHAPE && i != DPT_SOURCE_TABLE)
+            s->option[i] = value != NULL                                  ? value
+                           : dpt_cli_has(cli, dpt_source_option_names[i]) ? ""
+                                                                          : NULL;
+    }
     DPT_TRY(take_list(p, "--input", &s->inputs, &s->n_inputs, err));
     DPT_TRY(take_list(p, "--labels", &s->labels, &s->n_labels, err));
     DPT_TRY(take_shape(p, err));
@@ -229,22 +224,6 @@ out:
     return status;
 }
 
-/* Collective. */
-static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_job *job = &p->job;
-
-    /* The micro-batch may change a result's last bits, so its size follows from the model alone. */
-    job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
-    job->batch.global = job->batch.micro * p->comm->world.size;
-    DPT_TRY(dpt_trainer_open(&p->trainer, job, p->comm, &p->cli->log,
-                             dpt_job_command_loaded(p->cli), &p->info->shape, err));
-    DPT_TRY(dpt_job_command_load_weights(p->cli, &p->trainer, err));
-out:
-    return status;
-}
-
 static bool same_file(const char *a, const char *b)
 {
     struct stat x, y;
@@ -302,31 +281,6 @@ open:
     return dpt_predictions_open(&p->file, out, &format, err);
 }
 
-static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
-                                 struct dpt_error *err)
-{
-    const char **names = dpt_grow(p->names, &p->names_room, (size_t)d->count, sizeof *names);
-
-    if (names == NULL)
-        return dpt_fail_memory(err, "names", (double)d->count * sizeof *names);
-    p->names = names;
-    for (int32_t i = 0; i < d->count; i++)
-        p->names[i] = dpt_source_name(p->source, d->first + i);
-    return DPT_OK;
-}
-
-static void show(struct predict *p, int64_t done)
-{
-    char some[32], all[32], line[96];
-
-    if (p->printed || dpt_now() - p->shown < 0.1) /* rows would stand after it */
-        return;
-    p->shown = dpt_now();
-    snprintf(line, sizeof line, "predicting: %s of %s", dpt_group_digits(some, done),
-             dpt_group_digits(all, p->info->samples));
-    dpt_log_live(&p->cli->log, line);
-}
-
 static enum dpt_status add_errors(struct predict *p, const struct dpt_predicted *d,
                                   struct dpt_error *err)
 {
@@ -360,7 +314,9 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
     if (dpt_stop_signal() != 0) /* so that nothing is left under a temporary name */
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
-    show(p, d->first + d->count);
+    if (!p->printed) /* rows would stand after the live line */
+        dpt_log_live_count(&p->cli->log, &p->shown, "predicting", d->first + d->count,
+                           p->info->samples);
     dpt_unpredicted_note(&p->unpredicted, d, p->source);
     if (p->decided.decision.decides) {
         DPT_TRY(dpt_decided_take(&p->decided, d, err));
@@ -369,7 +325,9 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
     if (d->targets != NULL && !dpt_loss_judges(dpt_job_loss(&p->job).kind))
         DPT_TRY(add_errors(p, d, err));
     if (p->info->named) {
-        DPT_TRY(name_rows(p, d, err));
+        DPT_GROW(p->names, &p->names_room, (size_t)d->count, "names", err);
+        for (int32_t i = 0; i < d->count; i++)
+            p->names[i] = dpt_source_name(p->source, d->first + i);
         rows.names = p->names;
     }
     DPT_TRY(dpt_predictions_add(p->file, &rows, err));
@@ -382,7 +340,6 @@ out:
     return status;
 }
 
-/* Warns about samples that were left out. */
 static void print_told(const struct predict *p)
 {
     const char *line = p->info->told;
@@ -457,26 +414,28 @@ out:
 }
 
 static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
-                               const struct dpt_conf *conf, const struct dpt_comm *comm,
-                               struct dpt_error *err)
+                               const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct predict p = {.cli = cli, .comm = comm, .job = *job};
 
-    (void)conf;
     DPT_TRY(dpt_job_command_weights(cli, job, &p.weights, err));
     DPT_TRY(dpt_group_agree(&comm->world, take_options(&p, err), err));
     if (cli->reads_input)
         DPT_TRY(dpt_standard_input_share(&comm->world, err));
     DPT_TRY(find_model(&p, err));
     DPT_TRY(open_source(&p, err));
-    DPT_TRY(open_trainer(&p, err));
+    /* The size of a micro-batch may show in the last bits, so it follows from the model alone. */
+    p.job.batch.micro = p.info->shape.h * p.info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
+    p.job.batch.global = p.job.batch.micro * comm->world.size;
+    DPT_TRY(dpt_trainer_open(&p.trainer, &p.job, comm, &cli->log, dpt_job_command_loaded(cli),
+                             &p.info->shape, err));
+    DPT_TRY(dpt_job_command_load_weights(cli, &p.trainer, err));
     DPT_TRY(dpt_group_agree(&comm->world, open_decision(&p, err), err));
     DPT_TRY(predict_all(&p, err));
 out:
     dpt_predictions_close(p.file);
-    if (p.trainer.comm != NULL)
-        dpt_trainer_close(&p.trainer);
+    dpt_trainer_close(&p.trainer);
     dpt_source_close(p.source);
     dpt_region_release(&p.region);
     dpt_decided_close(&p.decided);
@@ -515,10 +474,8 @@ static const struct dpt_cli_option options[] = {
 /* What stands after the job file are inputs, too: a shell makes many words of one pattern. */
 static void take_words(struct dpt_cli *cli)
 {
-    const struct dpt_cli_option *input = options;
+    const struct dpt_cli_option *input = dpt_cli_option(cli->command, "--input", 7);
 
-    while (strcmp(input->name, "--input") != 0)
-        input++;
     /* There is room: each word of the command line may be an option. */
     for (size_t i = 1; i < cli->n_positional; i++)
         cli->given[cli->n_given++] = (struct dpt_cli_given){input, cli->positional[i]};
@@ -535,7 +492,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     take_words(cli);
     if (dpt_cli_value(cli, "--input") == NULL)
         return dpt_lead_samples(cli, err);
-    return dpt_job_command(cli, predict, err);
+    return dpt_job_command(cli, err);
 }
 
 static void list_formats(void)
@@ -579,5 +536,6 @@ const struct dpt_command dpt_cmd_predict = {
     .options = options,
     .stops = true,
     .run = run,
+    .work = predict,
     .more_help = list_formats,
 };

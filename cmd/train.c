@@ -23,8 +23,7 @@ static void advise(const struct dpt_job *job, const struct dpt_conf *conf,
 }
 
 static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
-                             const struct dpt_conf *conf, const struct dpt_comm *comm,
-                             struct dpt_error *err)
+                             const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status;
     const struct dpt_resume resume =
@@ -32,19 +31,14 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                          dpt_cli_has(cli, "--allow-nan"));
     struct dpt_str summary = {0};
 
-    dpt_advice_before_training(job, conf, comm, &cli->log);
-    status = dpt_run_job(job, conf, comm, &cli->log, &resume, &summary, err);
+    dpt_advice_before_training(job, cli->conf, comm, &cli->log);
+    status = dpt_run_job(job, cli->conf, comm, &cli->log, &resume, &summary, err);
     if (status == DPT_OK)
         status = dpt_output_text(&summary, "the summary", err);
     if (status == DPT_RANK && err->memory && comm->world.rank == 0)
-        advise(job, conf, comm, err);
+        advise(job, cli->conf, comm, err);
     dpt_str_release(&summary);
     return status;
-}
-
-static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
-{
-    return dpt_job_command(cli, train, err);
 }
 
 static void list_keys(void)
@@ -86,6 +80,7 @@ const struct dpt_command dpt_cmd_train = {
     .options = options,
     .trains = true,
     .stops = true,
-    .run = run,
+    .run = dpt_job_command,
+    .work = train,
     .more_help = list_keys,
 };

@@ -73,27 +73,19 @@ enum dpt_word_kind dpt_word_of_value(const char *value, struct dpt_str *words)
     return kind;
 }
 
-/* Whether a value follows an option in the usage. */
-static bool takes_value(const struct dpt_command *command, const char *name, size_t n)
-{
-    for (const struct dpt_cli_option *o = command->options; o->name != NULL; o++)
-        if (strlen(o->name) == n && strncmp(o->name, name, n) == 0)
-            return o->value != NULL;
-    return false;
-}
-
 enum dpt_word_kind dpt_word_of_command(const struct dpt_command *command, struct dpt_str *words)
 {
     enum dpt_word_kind kind = DPT_WORD_ANY;
     const char *at = command->usage;
-    bool skip = false;
+    const struct dpt_cli_option *option;
+    bool skip = false; /* the value of an option */
 
     for (size_t n; *at != '\0'; at += n + (at[n] != '\0')) {
         n = strcspn(at, " []");
         if (n == 0 || skip)
             skip = skip && n == 0;
         else if (at[0] == '-')
-            skip = takes_value(command, at, n);
+            skip = (option = dpt_cli_option(command, at, n)) != NULL && option->value != NULL;
         else if (strncmp(at, "options", 7) == 0)
             break; /* "[options of the format]" */
         else

@@ -7,30 +7,16 @@
 #include "cmd/output.h"
 #include "core/train/setup/warnings.h"
 
-static enum dpt_status print(const struct dpt_bench *b, const struct dpt_cli *cli,
-                             struct dpt_error *err)
-{
-    struct dpt_json json = {.file = stdout};
-    struct dpt_str out = {0};
-
-    if (dpt_cli_has(cli, "--json")) {
-        dpt_bench_json(b, &json);
-        return dpt_json_finish(&json, "the table", err);
-    }
-    dpt_bench_print(b, cli->log.terminal ? cli->log.columns : 0, &out);
-    return dpt_output_text(&out, "the table", err);
-}
-
 static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
-                             const struct dpt_conf *conf, const struct dpt_comm *comm,
-                             struct dpt_error *err)
+                             const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer t = {0};
     struct dpt_bench b = {.t = &t, .scale = 1};
+    struct dpt_json json = {.file = stdout};
+    struct dpt_str out = {0};
     long long steps;
 
-    (void)conf;
     if (dpt_cli_has(cli, "--find-lr"))
         return dpt_bench_find_lr(cli, job, comm, err);
     if (dpt_cli_has(cli, "--lr-range") || dpt_cli_has(cli, "--html"))
@@ -42,18 +28,17 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
     t.steps = INT64_MAX / 2; /* a schedule must not end before we do */
     DPT_TRY(t.backend->launches != NULL ? dpt_bench_device(&b, &t, steps, err)
                                         : dpt_bench_host(&b, &t, steps, err));
-    if (comm->world.rank == 0)
-        status = print(&b, cli, err);
+    if (comm->world.rank == 0 && dpt_cli_has(cli, "--json")) {
+        dpt_bench_json(&b, &json);
+        status = dpt_json_finish(&json, "the table", err);
+    } else if (comm->world.rank == 0) {
+        dpt_bench_print(&b, cli->log.terminal ? cli->log.columns : 0, &out);
+        status = dpt_output_text(&out, "the table", err);
+    }
 out:
     dpt_region_release(&b.region);
-    if (t.comm != NULL)
-        dpt_trainer_close(&t);
+    dpt_trainer_close(&t);
     return status;
-}
-
-static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
-{
-    return dpt_job_command(cli, bench, err);
 }
 
 static const struct dpt_cli_option options[] = {
@@ -93,5 +78,6 @@ const struct dpt_command dpt_cmd_bench = {
         "  dptrain bench configs/mnist-cnn.yaml --ranks 2\n"
         "  dptrain bench configs/mnist-cnn.yaml --find-lr --html lr.html",
     .options = options,
-    .run = run,
+    .run = dpt_job_command,
+    .work = bench,
 };

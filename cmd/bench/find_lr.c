@@ -16,7 +16,6 @@
 
 enum { LEAST_STEPS = 2, USUAL_STEPS = 200, TABLE_ROWS = 24, BAR = 40 };
 
-/* Numbers of the test. */
 static const double remembered = 0.9; /* weight of the old running loss, which ends the test */
 static const double too_much = 4;     /* times the lowest running loss: the end, as in fastai */
 static const double window = 0.05;    /* share of the steps before and after one in its mean */
@@ -353,8 +352,7 @@ enum dpt_status dpt_bench_find_lr(struct dpt_cli *cli, const struct dpt_job *job
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
     dpt_init_release(&init);
-    if (t.comm != NULL)
-        dpt_trainer_close(&t);
+    dpt_trainer_close(&t);
     dpt_region_release(&f.region);
     return status;
 }

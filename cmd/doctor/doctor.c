@@ -2,7 +2,6 @@
 #include "cmd/doctor/doctor.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
@@ -197,13 +196,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 out:
     dpt_str_release(&d.findings);
     dpt_region_release(&d.region);
-    /* The line must be out before the launcher sees the first rank go. */
-    if (status != DPT_OK && d.comm.started && err->text[0] != '\0') {
-        dpt_log_error(&cli->log, err);
-        err->text[0] = '\0';
-    }
-    fflush(stdout);
-    dpt_comm_close(&d.comm);
+    dpt_job_command_end(cli, &d.comm, status, err);
     return status;
 }
 

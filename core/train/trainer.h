@@ -107,7 +107,7 @@ enum dpt_trainer_parts {
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  const struct dpt_shape *given, struct dpt_error *err);
-/* Collective. */
+/* Collective; does nothing to one that is zeroed. */
 void dpt_trainer_close(struct dpt_trainer *t);
 
 /* The results of one step or several, the same numbers on all ranks. Steps without an update do not

@@ -50,8 +50,6 @@ struct dpt_label_numbers;
 void dpt_source_tell_labels(const struct dpt_source *source, const char *path,
                             const struct dpt_label_numbers *numbers, bool classes);
 
-/* What the options are called: "--label". */
-
 /* The part that a sample lies in. */
 size_t dpt_source_part_of(const struct dpt_source *source, int64_t sample);
 /* Room for a window of n samples. Errors: RANK. */

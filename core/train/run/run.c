@@ -556,7 +556,6 @@ out:
     dpt_str_release(&run.resolved);
     dpt_free(run.rank_work);
     dpt_free(run.fingerprints);
-    if (t->comm != NULL)
-        dpt_trainer_close(t);
+    dpt_trainer_close(t);
     return status;
 }

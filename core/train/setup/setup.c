@@ -269,6 +269,8 @@ out:
 
 void dpt_trainer_close(struct dpt_trainer *t)
 {
+    if (t->comm == NULL)
+        return;
     if (t->stage == NULL)
         t->stage = &no_stage;
     if (t->engine != NULL)
