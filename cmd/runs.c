@@ -44,6 +44,14 @@ out:
     return status;
 }
 
+bool dpt_runs_jobs_differ(const struct dpt_runs *runs)
+{
+    for (size_t k = 0; k < runs->jobs.n_keys; k++)
+        if (runs->jobs.keys[k].differs)
+            return true;
+    return false;
+}
+
 void dpt_runs_close(struct dpt_runs *runs)
 {
     for (size_t i = 0; i < runs->n; i++) {

@@ -6,7 +6,6 @@
 #define DPT_CMD_RUNS_H
 
 #include "core/base/str.h"
-#include "core/conf/yaml.h"
 #include "core/state/history.h"
 #include "core/state/jobs.h"
 
@@ -56,6 +55,8 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
  * layer of a list one text, `model.layers[0]`: "conv 32, kernel 3". False where memory ran out. */
 bool dpt_runs_fold_models(struct dpt_runs *runs);
 void dpt_runs_close(struct dpt_runs *runs);
+/* Whether the jobs differ in some key. */
+bool dpt_runs_jobs_differ(const struct dpt_runs *runs);
 /* What the job of a run says, "0.1"; NULL: it has no such key. */
 const char *dpt_runs_value(const struct dpt_runs *runs, size_t run, const char *path);
 
@@ -105,13 +106,9 @@ struct dpt_figure {
             runs, basis                                                                            \
     }
 /* The loss of the best evaluation of valid: of numbers, which have no accuracy, or of the rest. */
-#define DPT_OF_BEST_LOSS                                                                           \
+#define DPT_OF_LOSS(function)                                                                      \
     {                                                                                              \
-        .record = DPT_RECORD_BEST, .of = dpt_figure_best_loss, .basis = DPT_ON_LOSS                \
-    }
-#define DPT_OF_ITS_LOSS                                                                            \
-    {                                                                                              \
-        .record = DPT_RECORD_BEST, .of = dpt_figure_its_loss, .basis = DPT_ON_LOSS                 \
+        .record = DPT_RECORD_BEST, .of = (function), .basis = DPT_ON_LOSS                          \
     }
 #define DPT_OF_RUN(function)                                                                       \
     {                                                                                              \
@@ -154,7 +151,8 @@ size_t dpt_runs_tell_bases(const struct dpt_runs *runs, const char *const *names
 /* Fills runs->order, group and sorted_by: by what the jobs monitor, the best first. False where
  * memory ran out. */
 bool dpt_runs_sort(struct dpt_runs *runs);
-/* Whether a figure is the one that they are sorted by, or they stay as they were given. */
+/* Whether a figure of the best evaluations is the one that they are chosen and the runs sorted by;
+ * true also where the runs stay as they were given. */
 bool dpt_runs_sorted_by(const struct dpt_runs *runs, const struct dpt_figure *f);
 /* "Sorted by best valid accuracy.", in the region; NULL: they are not, or memory ran out. */
 const char *dpt_runs_tell_order(const struct dpt_runs *runs, struct dpt_region *region);

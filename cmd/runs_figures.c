@@ -56,18 +56,21 @@ double dpt_figure_step(const struct dpt_history *h)
     return (double)dpt_history_step(h);
 }
 
-double dpt_figure_best_loss(const struct dpt_history *h)
+static double best_loss(const struct dpt_history *h, bool accuracy)
 {
     const struct dpt_history_eval *e = dpt_history_best(h, DPT_HISTORY_VALID);
 
-    return e != NULL && isnan(e->accuracy) ? e->loss : NAN;
+    return e != NULL && !isnan(e->accuracy) == accuracy ? e->loss : NAN;
+}
+
+double dpt_figure_best_loss(const struct dpt_history *h)
+{
+    return best_loss(h, false);
 }
 
 double dpt_figure_its_loss(const struct dpt_history *h)
 {
-    const struct dpt_history_eval *e = dpt_history_best(h, DPT_HISTORY_VALID);
-
-    return e != NULL && !isnan(e->accuracy) ? e->loss : NAN;
+    return best_loss(h, true);
 }
 
 double dpt_figure_starts(const struct dpt_history *h)
@@ -148,16 +151,6 @@ static void add_data(const struct dpt_runs *runs, size_t run, enum dpt_history_s
         dpt_str_printf(out, ", seed %s", seed);
 }
 
-static void describe_data(const struct dpt_runs *runs, size_t run, enum dpt_history_split split,
-                          struct dpt_str *out)
-{
-    const struct dpt_history_eval *e = dpt_history_last(&runs->at[run].history, split);
-
-    if (e->samples >= 0)
-        dpt_str_printf(out, "%lld samples, ", (long long)e->samples);
-    add_data(runs, run, split, out);
-}
-
 static void describe_weights(const struct dpt_runs *runs, size_t run, enum dpt_history_split split,
                              struct dpt_str *out)
 {
@@ -219,11 +212,14 @@ static bool has_basis(const struct dpt_runs *runs, size_t run, enum dpt_history_
 static const char *describe(struct dpt_runs *runs, size_t run, enum dpt_history_split split,
                             enum dpt_basis basis)
 {
+    const struct dpt_history_eval *e = dpt_history_last(&runs->at[run].history, split);
     struct dpt_str text = {0};
     const char *copy;
 
+    if (basis == DPT_BASIS_DATA && e->samples >= 0)
+        dpt_str_printf(&text, "%lld samples, ", (long long)e->samples);
     if (basis == DPT_BASIS_DATA)
-        describe_data(runs, run, split, &text);
+        add_data(runs, run, split, &text);
     else if (basis == DPT_BASIS_WEIGHTS)
         describe_weights(runs, run, split, &text);
     else if (basis == DPT_BASIS_LOSS)

@@ -143,14 +143,6 @@ static bool put(struct dpt_conf *job, struct dpt_conf_node *map, const char *key
     return good;
 }
 
-/* The width of the last layer, where it is a dense one: other models have it as an option. */
-static struct dpt_conf_node *last_outputs(const struct dpt_conf_node *layers)
-{
-    const struct dpt_conf_node *last = layers->items[layers->n - 1];
-
-    return dpt_conf_get(dpt_conf_get(last, "dense"), "outputs");
-}
-
 static bool fold(struct dpt_conf *job)
 {
     const struct dpt_conf_node *model = dpt_conf_get(job->root, "model");
@@ -167,8 +159,8 @@ static bool fold(struct dpt_conf *job)
         return good;
     write_model(model, &text);
     good = good && put(job, told, "type", &text);
-    if (outputs == NULL && layers != NULL)
-        outputs = last_outputs(layers);
+    if (outputs == NULL && layers != NULL) /* the last layer's, where it is a dense one */
+        outputs = dpt_conf_get(dpt_conf_get(layers->items[layers->n - 1], "dense"), "outputs");
     if (outputs != NULL)
         good = good && dpt_conf_put(job, told, "outputs", outputs);
     for (size_t i = 0; good && layers != NULL && i < layers->n; i++) {

@@ -2,7 +2,6 @@
  * each other that can be compared by it. */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cmd/runs.h"
 #include "core/train/update/monitor.h"
@@ -132,6 +131,8 @@ bool dpt_runs_sort(struct dpt_runs *runs)
 
 bool dpt_runs_sorted_by(const struct dpt_runs *runs, const struct dpt_figure *f)
 {
+    if (f->record != DPT_RECORD_BEST)
+        return false;
     for (size_t i = 0; runs->sorted != NULL && i < runs->n; i++) {
         const double sorted = dpt_figure_number(runs->sorted, &runs->at[i].history);
 

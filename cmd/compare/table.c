@@ -54,8 +54,8 @@ static const struct result results[] = {
     {"why it ended", DETAIL, reason, NULL, {0}},
     {"best valid accuracy", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
     {"best valid exact match", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(BEST, REAL, accuracy, DPT_OF_LABELS, DPT_ON_SHARE)},
-    {"best valid loss", OUTCOME, NULL, "%.4g", DPT_OF_BEST_LOSS},
-    {"its loss", OUTCOME, NULL, "%.4g", DPT_OF_ITS_LOSS},
+    {"best valid loss", OUTCOME, NULL, "%.4g", DPT_OF_LOSS(dpt_figure_best_loss)},
+    {"its loss", OUTCOME, NULL, "%.4g", DPT_OF_LOSS(dpt_figure_its_loss)},
     SCORES_OF("its", BEST)
     {"at step", OUTCOME, NULL, NULL, DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0)},
     {"test accuracy", OUTCOME, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy, DPT_OF_OTHERS, DPT_ON_SHARE)},
@@ -131,12 +131,6 @@ static int width_of(const char *text)
     return (int)dpt_utf8_width(text, strlen(text));
 }
 
-/* Whether the best evaluations are chosen by a result. */
-static bool is_monitored(const struct table *t, const struct result *r)
-{
-    return r->figure.record == DPT_RECORD_BEST && dpt_runs_sorted_by(t->c, &r->figure);
-}
-
 static bool is_named(const struct result *r, const char *first)
 {
     return strncmp(r->name, first, strlen(first)) == 0;
@@ -149,7 +143,8 @@ static const char *name_of(const struct table *t, const struct result *r)
                                             {"best valid exact match", "its exact match"},
                                             {"best valid loss", "its loss"}};
 
-    for (size_t i = 0; i < sizeof others / sizeof *others && !is_monitored(t, r); i++)
+    for (size_t i = 0; i < sizeof others / sizeof *others && !dpt_runs_sorted_by(t->c, &r->figure);
+         i++)
         if (strcmp(r->name, others[i][0]) == 0)
             return others[i][1];
     return r->name;
@@ -180,7 +175,7 @@ static void add_sorted(struct table *t)
     const struct result sorted = {t->c->sorted_by, OUTCOME, NULL, "%.4f", *t->c->sorted};
 
     for (size_t k = 0; k < RESULTS; k++)
-        if (is_named(&results[k], "best ") && is_monitored(t, &results[k]))
+        if (is_named(&results[k], "best ") && dpt_runs_sorted_by(t->c, &results[k].figure))
             return;
     add_result(t, &sorted);
 }
@@ -196,8 +191,8 @@ static void fill(struct table *t)
             add_sorted(t);
             told = true;
         }
-        if (results[k].kind <= DETAIL &&
-            !(c->sorted != NULL && is_named(&results[k], "its ") && is_monitored(t, &results[k])))
+        if (results[k].kind <= DETAIL && !(c->sorted != NULL && is_named(&results[k], "its ") &&
+                                           dpt_runs_sorted_by(t->c, &results[k].figure)))
             add_result(t, &results[k]);
     }
     for (size_t k = 0; k < c->jobs.n_keys; k++) {
@@ -386,14 +381,12 @@ static void print_remarks(const struct table *t, struct dpt_str *out)
     const char **names = dpt_region_alloc(&region, t->c->n * sizeof *names);
     const char *said[DPT_MOST_REASONS], *order = dpt_runs_tell_order(t->c, &region);
     char folder[6 * 200 + 8];
-    bool differs = t->c->n < 2, first = true;
+    bool first = true;
     size_t n = 0;
 
     if (order != NULL)
         print_line(t, order, &first, out);
-    for (size_t k = 0; k < t->c->jobs.n_keys; k++)
-        differs = differs || t->c->jobs.keys[k].differs;
-    if (!differs)
+    if (t->c->n > 1 && !dpt_runs_jobs_differ(t->c))
         print_line(t, "The jobs are the same.", &first, out);
     if (t->same.length > 0) {
         const char *same =

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/job_command.h"
 #include "cmd/report/report.h"
 
 enum {
@@ -24,11 +25,9 @@ struct pair {
 void dpt_page_class(struct dpt_page *r, const struct dpt_page_predictions *v, const char *before,
                     int32_t class, const char *after)
 {
-    char number[16];
+    char number[DPT_CLASS_NUMBER];
 
-    snprintf(number, sizeof number, "%d", class);
-    dpt_html_element(&r->out, before, (size_t) class < v->called.n ? v->called.at[class] : number,
-                     after);
+    dpt_html_element(&r->out, before, dpt_class_text(&v->called, class, number), after);
 }
 
 void dpt_page_open_table(struct dpt_page *r, const char *style, const char *caption,
@@ -140,7 +139,7 @@ static void write_matrix(struct dpt_page *r, const struct dpt_page_predictions *
         else
             dpt_str_printf(&r->out, "<td class=\"recall\">–</td></tr>\n");
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
 }
 
 static int more_first(const void *a, const void *b)
@@ -154,22 +153,14 @@ static int more_first(const void *a, const void *b)
     return x->label != y->label ? x->label - y->label : x->chosen - y->chosen;
 }
 
-/* Allocates a pair for each true and each chosen class; NULL: memory ran out. */
-static struct pair *open_pairs(struct dpt_page *r, const struct dpt_page_predictions *v)
+static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v, int most)
 {
     const size_t all = (size_t)v->outputs * (size_t)v->outputs;
     struct pair *pairs = dpt_region_alloc(&r->region, all * sizeof *pairs);
-
-    r->out.failed = r->out.failed || pairs == NULL;
-    return pairs;
-}
-
-static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v, int most)
-{
-    struct pair *pairs = open_pairs(r, v);
     char text[DPT_HTML_NUMBER];
     int n = 0;
 
+    r->out.failed = r->out.failed || pairs == NULL;
     for (int32_t i = 0; i < v->outputs && pairs != NULL; i++)
         for (int32_t k = 0; k < v->outputs; k++)
             if (i != k && cell(v, i, k) > 0)

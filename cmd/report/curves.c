@@ -1,6 +1,5 @@
 /* Curves of the runs: loss, accuracy, learning rate, throughput, and how evenly the ranks work. */
 #include <math.h>
-#include <stdio.h>
 
 #include "cmd/report/report.h"
 
@@ -57,15 +56,6 @@ struct drawing {
     size_t n_bad;
 };
 
-static const char *name_line(const struct drawing *d, const char *run, const char *split)
-{
-    if (d->r->runs.n == 1)
-        return split;
-    if (d->curve->eval == 0)
-        return run;
-    return dpt_region_printf(&d->r->region, "%s: %s", run, split);
-}
-
 /* What the training steps give in a chart. */
 static const char *train_part(const struct drawing *d)
 {
@@ -75,8 +65,11 @@ static const char *train_part(const struct drawing *d)
 static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_line_kind kind,
                      int colour, const struct dpt_series *points)
 {
-    const char *name = name_line(d, d->r->labels[run], split);
+    const char *label = d->r->labels[run];
     const bool grouped = d->r->runs.n > 1 && d->curve->eval != 0;
+    const char *name = grouped            ? dpt_region_printf(&d->r->region, "%s: %s", label, split)
+                       : d->r->runs.n > 1 ? label
+                                          : split;
 
     if (name == NULL) {
         d->r->out.failed = true;
@@ -85,7 +78,7 @@ static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_
     if (points->n > 0)
         d->lines[d->n++] = (struct dpt_line){
             .name = name,
-            .run = grouped ? d->r->labels[run] : NULL,
+            .run = grouped ? label : NULL,
             .part = split,
             .kind = kind,
             .colour = colour,
@@ -294,7 +287,7 @@ static void write_bars(struct dpt_page *r, size_t index)
         return;
     dpt_str_printf(&r->out, "<figure class=\"bars\"><figcaption>Work of each rank ");
     if (r->runs.n > 1)
-        dpt_page_label(r, index);
+        dpt_page_label(r, "", index, "");
     dpt_str_printf(&r->out,
                    "<span>seconds, all logged steps together</span></figcaption><table>\n");
     for (size_t i = 0; i < s->n_rank_seconds; i++) {

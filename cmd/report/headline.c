@@ -49,8 +49,8 @@ static const struct quantity {
     SCORES_OF("test ", "test ", TEST)
     {"test loss", DPT_OF_EVAL(TEST, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, -1, true},
     SCORES_OF("best valid ", "valid ", BEST)
-    {"best valid loss", DPT_OF_BEST_LOSS, four_digits, -1, true},
-    {"valid loss", DPT_OF_ITS_LOSS, four_digits, -1, false},
+    {"best valid loss", DPT_OF_LOSS(dpt_figure_best_loss), four_digits, -1, true},
+    {"valid loss", DPT_OF_LOSS(dpt_figure_its_loss), four_digits, -1, false},
     {"best at step", DPT_OF_EVAL(BEST, COUNT, step, DPT_OF_ALL, 0), dpt_html_count, 0, false},
     {"last training loss", DPT_OF_TRAIN(loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, true},
     {"last epoch's loss", DPT_OF_EVAL(EPOCH, REAL, loss, DPT_OF_ALL, DPT_ON_LOSS), four_digits, 0, false},
@@ -101,25 +101,34 @@ static const char *text_of(const struct dpt_page *r, const struct quantity *q, s
     return text[0] != '\0' ? text : "–";
 }
 
+static bool is_known(const struct dpt_page *r, const struct quantity *q)
+{
+    char text[DPT_HTML_NUMBER];
+
+    for (size_t i = 0; i < r->runs.n; i++)
+        if (strcmp(text_of(r, q, i, text), "–") != 0)
+            return true;
+    return false;
+}
+
 static double value_of(const struct dpt_page *r, const struct quantity *q, size_t run)
 {
     return dpt_figure_number(&q->figure, &r->runs.at[run].history);
 }
 
-void dpt_page_label(struct dpt_page *r, size_t run)
+void dpt_page_label(struct dpt_page *r, const char *before, size_t run, const char *after)
 {
+    dpt_str_printf(&r->out, "%s", before);
     if (r->runs.n > 1)
         dpt_str_printf(&r->out, "<span class=\"swatch k%zu\" aria-hidden=\"true\"></span>",
                        run % DPT_CHART_COLOURS);
-    dpt_html_text(&r->out, r->labels[run]);
+    dpt_html_element(&r->out, "", r->labels[run], after);
 }
 
 void dpt_page_prefix(struct dpt_page *r, size_t run)
 {
-    if (r->runs.n == 1)
-        return;
-    dpt_page_label(r, run);
-    dpt_str_printf(&r->out, ": ");
+    if (r->runs.n > 1)
+        dpt_page_label(r, "", run, ": ");
 }
 
 void dpt_page_row(struct dpt_page *r, const struct dpt_page_sample *sample)
@@ -128,18 +137,6 @@ void dpt_page_row(struct dpt_page *r, const struct dpt_page_sample *sample)
         dpt_html_element(&r->out, "<tr><td>", sample->name, "</td>");
     else
         dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)sample->number);
-}
-
-/* A head of a table with a column for each run. */
-static void page_heads(struct dpt_page *r)
-{
-    dpt_str_printf(&r->out, "<thead><tr><td></td>");
-    for (size_t i = 0; i < r->runs.n; i++) {
-        dpt_str_printf(&r->out, "<th scope=\"col\">");
-        dpt_page_label(r, i);
-        dpt_str_printf(&r->out, "</th>");
-    }
-    dpt_str_printf(&r->out, "</tr></thead>\n");
 }
 
 /* "done", or how it ended, or how far it is. */
@@ -163,12 +160,6 @@ static void write_state(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, "</span>");
 }
 
-/* Whether the best evaluations are chosen by a quantity of theirs. */
-static bool is_monitored(const struct dpt_page *r, const struct quantity *q)
-{
-    return q->figure.record == DPT_RECORD_BEST && dpt_runs_sorted_by(&r->runs, &q->figure);
-}
-
 /* "best" is said only of what the best evaluation is chosen by: of the rest another one may have
  * more. */
 static const char *title_of(const struct dpt_page *r, const struct quantity *q)
@@ -176,7 +167,7 @@ static const char *title_of(const struct dpt_page *r, const struct quantity *q)
     static const char best[] = "best ";
     const size_t n = strncmp(q->name, best, sizeof best - 1) == 0 ? sizeof best - 1 : 0;
 
-    return q->better != 0 && !is_monitored(r, q) ? q->name + n : q->name;
+    return q->better != 0 && !dpt_runs_sorted_by(&r->runs, &q->figure) ? q->name + n : q->name;
 }
 
 static struct quantity monitored(const struct dpt_page *r, bool tile)
@@ -205,7 +196,7 @@ static void write_tiles(struct dpt_page *r)
     bool told = r->runs.sorted == NULL;
 
     for (size_t i = 0; i < QUANTITIES; i++)
-        told = told || (quantities[i].tile && is_monitored(r, &quantities[i]));
+        told = told || (quantities[i].tile && dpt_runs_sorted_by(&r->runs, &quantities[i].figure));
     dpt_str_printf(&r->out, "<dl class=\"tiles\">\n");
     for (size_t i = 0; i < QUANTITIES; i++) {
         if (!told && quantities[i].figure.record == DPT_RECORD_BEST) {
@@ -254,12 +245,8 @@ static void write_cell(struct dpt_page *r, const struct quantity *q, size_t run,
 static void write_quantity(struct dpt_page *r, const struct quantity *q)
 {
     const size_t best = find_best(r, q);
-    char text[DPT_HTML_NUMBER];
-    bool known = false;
 
-    for (size_t i = 0; i < r->runs.n; i++)
-        known = known || strcmp(text_of(r, q, i, text), "–") != 0;
-    if (!known)
+    if (!is_known(r, q))
         return;
     dpt_str_printf(&r->out, "<tr><th scope=\"row\">%s</th>", q->name);
     for (size_t i = 0; i < r->runs.n; i++)
@@ -286,16 +273,6 @@ static void write_path(struct dpt_page *r, const char *path)
 
 /* --- a row for each run ----------------------------------------------------------------------- */
 
-static bool is_known(const struct dpt_page *r, const struct quantity *q)
-{
-    char text[DPT_HTML_NUMBER];
-
-    for (size_t i = 0; i < r->runs.n; i++)
-        if (strcmp(text_of(r, q, i, text), "–") != 0)
-            return true;
-    return false;
-}
-
 static bool is_same(const struct dpt_page *r, const struct quantity *q)
 {
     char text[DPT_HTML_NUMBER], first[DPT_HTML_NUMBER];
@@ -314,9 +291,7 @@ static bool is_column(const struct dpt_page *r, const struct quantity *q, bool d
 static void write_run_row(struct dpt_page *r, size_t run, const struct quantity *list, size_t n,
                           bool differing)
 {
-    dpt_str_printf(&r->out, "<tr><th scope=\"row\">");
-    dpt_page_label(r, run);
-    dpt_str_printf(&r->out, "</th>");
+    dpt_page_label(r, "<tr><th scope=\"row\">", run, "</th>");
     if (!differing) {
         dpt_str_printf(&r->out, "<td class=\"num\">");
         write_state(r, run);
@@ -365,7 +340,7 @@ static void write_run_rows(struct dpt_page *r, const struct quantity *list, size
             dpt_str_printf(&r->out, "</tbody>\n<tbody>");
         write_run_row(r, differing ? i : r->runs.order[i], list, n, differing);
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
 }
 
 /* What is the same for all of many runs, once. */
@@ -380,41 +355,33 @@ static void write_same(struct dpt_page *r, const struct quantity *list, size_t n
             dpt_html_element(&r->out, "<td class=\"wrap\">", text_of(r, &list[i], 0, text),
                              "</td></tr>\n");
         }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
 }
 
 /* --- the head --------------------------------------------------------------------------------- */
 
-/* Lists the figures without a best one: their runs measured different things. */
-static void write_bases(struct dpt_page *r)
-{
-    const char *said[DPT_MOST_REASONS];
-    const size_t n = dpt_runs_tell_bases(&r->runs, r->labels, &r->region, said);
-
-    r->out.failed = r->out.failed || r->region.failed;
-    for (size_t i = 0; i < n; i++)
-        dpt_html_element(&r->out, "<p class=\"note basis\">", said[i], "</p>\n");
-}
-
 static void write_comparison(struct dpt_page *r)
 {
-    const char *order = dpt_runs_tell_order(&r->runs, &r->region);
+    const char *order = dpt_runs_tell_order(&r->runs, &r->region), *said[DPT_MOST_REASONS];
+    const size_t n = dpt_runs_tell_bases(&r->runs, r->labels, &r->region, said);
     struct quantity shown[1 + QUANTITIES] = {monitored(r, false)};
-    bool differ = false, told = r->runs.sorted == NULL;
+    bool told = r->runs.sorted == NULL;
 
-    for (size_t k = 0; k < r->runs.jobs.n_keys; k++)
-        differ = differ || r->runs.jobs.keys[k].differs;
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n");
     /* What they are sorted by comes first, where no other column tells it. */
     for (size_t k = 0; k < QUANTITIES; k++)
-        told = told || is_monitored(r, &quantities[k]);
+        told = told || dpt_runs_sorted_by(&r->runs, &quantities[k].figure);
     memcpy(shown + !told, quantities, sizeof quantities);
     write_run_rows(r, shown, !told + (size_t)QUANTITIES, false);
     dpt_str_printf(&r->out, "<p class=\"dim note\">%s%s%s Bold: the best of a column.</p>\n",
                    order != NULL ? order : "", order != NULL ? " " : "",
-                   differ ? "The last columns are the keys in which the jobs differ."
-                          : "The jobs are the same.");
-    write_bases(r);
+                   dpt_runs_jobs_differ(&r->runs)
+                       ? "The last columns are the keys in which the jobs differ."
+                       : "The jobs are the same.");
+    /* Figures without a best one: their runs measured different things. */
+    for (size_t i = 0; i < n; i++)
+        dpt_html_element(&r->out, "<p class=\"note basis\">", said[i], "</p>\n");
+    r->out.failed = r->out.failed || r->region.failed;
     dpt_str_printf(&r->out, "</section>\n");
 }
 
@@ -426,8 +393,7 @@ static void write_remarks(struct dpt_page *r)
 
         if (h->n_starts < 2 && h->damaged == 0)
             continue;
-        dpt_str_printf(&r->out, "<p>");
-        dpt_page_label(r, i);
+        dpt_page_label(r, "<p>", i, "");
         if (h->n_starts > 1)
             dpt_str_printf(&r->out,
                            ": started %zu times, last from step %lld. Above is the last start.",
@@ -449,12 +415,16 @@ void dpt_page_environment(struct dpt_page *r)
     } else {
         dpt_str_printf(&r->out, "<div class=\"scroll\" tabindex=\"0\" role=\"region\" "
                                 "aria-label=\"environment\"><table class=\"compare\">\n");
-        if (r->runs.n > 1)
-            page_heads(r);
+        if (r->runs.n > 1) { /* a column for each run */
+            dpt_str_printf(&r->out, "<thead><tr><td></td>");
+            for (size_t i = 0; i < r->runs.n; i++)
+                dpt_page_label(r, "<th scope=\"col\">", i, "</th>");
+            dpt_str_printf(&r->out, "</tr></thead>\n");
+        }
         dpt_str_printf(&r->out, "<tbody>\n");
         for (size_t i = 0; i < FACTS; i++)
             write_quantity(r, &facts[i]);
-        dpt_str_printf(&r->out, "</tbody></table></div>\n");
+        dpt_page_close_table(r);
     }
     write_remarks(r);
     dpt_str_printf(&r->out, "</section>\n");
@@ -517,11 +487,8 @@ void dpt_page_headline(struct dpt_page *r)
         dpt_html_element(&r->out, " <span class=\"dim path\">", r->runs.at[0].history.folder,
                          "</span>");
     }
-    for (size_t i = 0; i < r->runs.n && r->runs.n > 1 && !dpt_page_many(r); i++) {
-        dpt_str_printf(&r->out, "<span class=\"run\">");
-        dpt_page_label(r, i);
-        dpt_str_printf(&r->out, "</span> ");
-    }
+    for (size_t i = 0; i < r->runs.n && r->runs.n > 1 && !dpt_page_many(r); i++)
+        dpt_page_label(r, "<span class=\"run\">", i, "</span> ");
     dpt_str_printf(&r->out, "</p>\n</header>\n");
     write_uneven(r);
     if (r->runs.n == 1)

@@ -93,7 +93,7 @@ static void write_grid(struct dpt_page *r, const struct dpt_history_start *s, co
         }
         dpt_str_printf(&r->out, "</tr>\n");
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
 }
 
 void dpt_page_mesh(struct dpt_page *r, size_t run)
@@ -102,10 +102,8 @@ void dpt_page_mesh(struct dpt_page *r, size_t run)
     const struct mesh m = mesh_of(s);
 
     dpt_str_printf(&r->out, "<h3>Mesh");
-    if (r->runs.n > 1) {
-        dpt_str_printf(&r->out, " of ");
-        dpt_page_label(r, run);
-    }
+    if (r->runs.n > 1)
+        dpt_page_label(r, " of ", run, "");
     dpt_str_printf(&r->out, "</h3>\n<p>%lld replica%s", (long long)m.data, m.data == 1 ? "" : "s");
     if (m.tensor > 1)
         dpt_str_printf(&r->out, " x %lld parts of each wide layer", (long long)m.tensor);

@@ -4,13 +4,6 @@
 #include "cmd/report/report.h"
 #include "core/backend/operation.h"
 
-/* Numbers that a layer learns or keeps. */
-static int64_t parameters_of(const struct dpt_graph *graph, const struct dpt_graph_node *node)
-{
-    return (node->weight < 0 ? 0 : graph->tensors[node->weight].count) +
-           (node->bias < 0 ? 0 : graph->tensors[node->bias].count);
-}
-
 /* Layers that do not read the one above them. */
 static bool reads_others(const struct dpt_graph *graph)
 {
@@ -23,7 +16,7 @@ static bool reads_others(const struct dpt_graph *graph)
 static void write_node(const struct dpt_graph *graph, int32_t i, bool reads, struct dpt_str *out)
 {
     const struct dpt_graph_node *node = &graph->nodes[i];
-    const int64_t parameters = parameters_of(graph, node);
+    const int64_t parameters = dpt_graph_node_parameters(graph, node);
     char shape[40], digits[32];
 
     dpt_html_element(out, "<tr><th scope=\"row\">", node->name, "</th>");
@@ -87,13 +80,9 @@ void dpt_page_models(struct dpt_page *r)
         if (r->models[i] == NULL || !is_first(r, i))
             continue;
         dpt_str_printf(&r->out, "<details%s><summary>", kinds == 1 ? " open" : "");
-        for (size_t k = i; k < r->runs.n && kinds > 1; k++) {
-            if (r->models[k] == NULL || strcmp(r->models[k], r->models[i]) != 0)
-                continue;
-            dpt_str_printf(&r->out, "<span class=\"run\">");
-            dpt_page_label(r, k);
-            dpt_str_printf(&r->out, "</span> ");
-        }
+        for (size_t k = i; k < r->runs.n && kinds > 1; k++)
+            if (r->models[k] != NULL && strcmp(r->models[k], r->models[i]) == 0)
+                dpt_page_label(r, "<span class=\"run\">", k, "</span> ");
         dpt_str_printf(&r->out, "layers</summary>\n%s</details>\n", r->models[i]);
     }
     dpt_str_printf(&r->out, "</section>\n");

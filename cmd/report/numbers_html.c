@@ -19,33 +19,31 @@ static void write_name(struct dpt_page *r, const struct dpt_page_predictions *v,
     char number[32];
 
     snprintf(number, sizeof number, "output %d", output + 1);
-    dpt_html_element(&r->out, before,
-                     v->target[output].name != NULL ? v->target[output].name : number, after);
+    dpt_html_element(&r->out, before, v->targets[output] != NULL ? v->targets[output] : number,
+                     after);
 }
 
 static void write_targets(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     const double n = (double)v->samples;
+    const double *absolute = v->errors, *squares = absolute + v->outputs,
+                 *mean = squares + v->outputs, *spread = mean + v->outputs;
     char text[DPT_HTML_NUMBER];
 
-    dpt_str_printf(&r->out,
-                   "<div class=\"scroll\"><table class=\"pairs errors\"><thead><tr><th "
-                   "scope=\"col\">target</th><th scope=\"col\">mean absolute error</th><th "
-                   "scope=\"col\">root of the mean squared error</th><th scope=\"col\">R²</th><th "
-                   "scope=\"col\">mean of the target</th><th scope=\"col\">its standard "
-                   "deviation</th></tr></thead><tbody>\n");
+    dpt_page_open_table(
+        r, "pairs errors", "",
+        (const char *const[]){"target", "mean absolute error", "root of the mean squared error",
+                              "R²", "mean of the target", "its standard deviation", NULL});
     for (int32_t k = 0; k < v->outputs && k < MOST_TARGETS; k++) {
-        const struct dpt_page_target *t = &v->target[k];
-
         write_name(r, v, k, "<tr><th scope=\"row\">", "</th>");
-        dpt_str_printf(&r->out, "<td>%s</td>", show(text, t->absolute / n));
-        dpt_str_printf(&r->out, "<td>%s</td>", show(text, sqrt(t->squares / n)));
+        dpt_str_printf(&r->out, "<td>%s</td>", show(text, absolute[k] / n));
+        dpt_str_printf(&r->out, "<td>%s</td>", show(text, sqrt(squares[k] / n)));
         dpt_str_printf(&r->out, "<td>%s</td>",
-                       dpt_html_number(text, t->spread > 0 ? 1 - t->squares / t->spread : NAN, 5));
-        dpt_str_printf(&r->out, "<td>%s</td>", show(text, t->mean));
-        dpt_str_printf(&r->out, "<td>%s</td></tr>\n", show(text, sqrt(t->spread / n)));
+                       dpt_html_number(text, spread[k] > 0 ? 1 - squares[k] / spread[k] : NAN, 5));
+        dpt_str_printf(&r->out, "<td>%s</td>", show(text, mean[k]));
+        dpt_str_printf(&r->out, "<td>%s</td></tr>\n", show(text, sqrt(spread[k] / n)));
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
     if (v->outputs > MOST_TARGETS)
         dpt_str_printf(&r->out, "<p class=\"dim note\">The first %d of %d outputs.</p>\n",
                        MOST_TARGETS, v->outputs);
@@ -55,9 +53,9 @@ static void write_clouds(struct dpt_page *r, size_t run)
 {
     struct dpt_page_predictions *v = &r->predictions[run];
     const struct dpt_series *s = &v->residuals;
-    const char *name = v->target[0].name != NULL ? v->target[0].name
-                       : v->outputs > 1          ? "first output"
-                                                 : NULL;
+    const char *name = v->targets[0] != NULL ? v->targets[0]
+                       : v->outputs > 1      ? "first output"
+                                             : NULL;
     double ends[2] = {INFINITY, -INFINITY}, zero[2] = {0, 0};
     struct dpt_line cloud = {
         .name = "Predicted against true", .kind = DPT_LINE_CLOUD, .colour = (int)run};
@@ -101,14 +99,12 @@ static void write_clouds(struct dpt_page *r, size_t run)
 /* The samples that are farthest off. */
 static void write_off(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
+    static const char *const one[] = {"sample", "true", "predicted", "error", NULL};
+    static const char *const several[] = {"sample", "target", "true", "predicted", "error", NULL};
     char text[DPT_HTML_NUMBER];
 
-    dpt_str_printf(&r->out, "<h3>Farthest off</h3>\n<div class=\"scroll\"><table class=\"pairs "
-                            "off\"><thead><tr><th scope=\"col\">sample</th>");
-    if (v->outputs > 1)
-        dpt_str_printf(&r->out, "<th scope=\"col\">target</th>");
-    dpt_str_printf(&r->out, "<th scope=\"col\">true</th><th scope=\"col\">predicted</th><th "
-                            "scope=\"col\">error</th></tr></thead><tbody>\n");
+    dpt_str_printf(&r->out, "<h3>Farthest off</h3>\n");
+    dpt_page_open_table(r, "pairs off", "", v->outputs > 1 ? several : one);
     for (int i = 0; i < v->n_off; i++) {
         const struct dpt_page_off *off = &v->off[i];
 
@@ -120,7 +116,7 @@ static void write_off(struct dpt_page *r, const struct dpt_page_predictions *v)
         dpt_str_printf(&r->out, "<td>%s</td></tr>\n",
                        show(text, (double)off->predicted - (double)off->truth));
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    dpt_page_close_table(r);
 }
 
 void dpt_page_numbers(struct dpt_page *r, size_t run)

@@ -1,6 +1,5 @@
 /* Images of samples, made small for the page. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "cmd/report/report.h"
 

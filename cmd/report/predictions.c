@@ -91,18 +91,12 @@ static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predic
         struct dpt_page_off off = {.sample.number = p->sample[i]};
         double farthest = -1;
 
-        v->samples++;
+        dpt_error_sums_add(v->errors, p->outputs, v->samples++, predicted, truth);
         for (int32_t k = 0; k < p->outputs; k++) {
-            struct dpt_page_target *to = &v->target[k];
-            const double t = (double)truth[k], error = (double)predicted[k] - t;
-            const double from = t - to->mean;
+            const double error = fabs((double)predicted[k] - (double)truth[k]);
 
-            to->mean += from / (double)v->samples;
-            to->spread += from * (t - to->mean);
-            to->squares += error * error;
-            to->absolute += fabs(error);
-            if (fabs(error) > farthest) {
-                farthest = fabs(error);
+            if (error > farthest) {
+                farthest = error;
                 off.output = k;
                 off.truth = truth[k];
                 off.predicted = predicted[k];
@@ -170,8 +164,9 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
         return DPT_ALLOCATE(v->said.rows, (size_t)v->all * (size_t)v->said.width, "the predictions",
                             err);
     }
-    v->target = dpt_region_alloc(&r->region, n * sizeof *v->target);
-    if (v->target == NULL || !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region) ||
+    v->errors = dpt_region_alloc(&r->region, 4 * n * sizeof *v->errors);
+    v->targets = dpt_region_alloc(&r->region, n * sizeof *v->targets);
+    if (r->region.failed || !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region) ||
         !dpt_series_open(&v->residuals, DPT_PAGE_CLOUD + 1, &r->region))
         return dpt_fail_memory(err, "the predictions", 0);
     return DPT_OK;
@@ -191,9 +186,9 @@ static enum dpt_status name_targets(struct dpt_page *r, struct dpt_page_predicti
     for (; (size_t)k < columns.n_labels && k < v->outputs; k++) {
         const struct dpt_column *label = &columns.at[columns.labels[k]];
 
-        v->target[k].name = label->offset == 0 ? dpt_region_strdup(&r->region, label->name)
-                                               : dpt_region_printf(&r->region, "%s, less %.15g",
-                                                                   label->name, label->offset);
+        v->targets[k] = label->offset == 0 ? dpt_region_strdup(&r->region, label->name)
+                                           : dpt_region_printf(&r->region, "%s, less %.15g",
+                                                               label->name, label->offset);
     }
     if (r->region.failed)
         DPT_TRY(dpt_fail_memory(err, "the names of the targets", (double)k));
@@ -249,12 +244,13 @@ static void name_checkpoint(struct dpt_page_predictions *v, const char *path)
 /* Opens the data of a job whose paths are meant from the folder in which it was started: this one,
  * or one of those that the run folder lies in. Leaves the process there. Collective. */
 static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *job,
-                                 const struct dpt_page_means *means, const char *folder,
+                                 const struct dpt_page *r, const char *folder,
                                  struct dpt_error *err)
 {
+    struct dpt_log *log = &r->cli->log;
     const bool test = job->data.test.n > 0;
     const unsigned parts = test ? DPT_PART_TEST : DPT_PART_TRAIN | DPT_PART_VALID;
-    enum dpt_status status = dpt_trainer_open(t, job, means->comm, means->log, parts, NULL, err);
+    enum dpt_status status = dpt_trainer_open(t, job, &r->comm, log, parts, NULL, err);
     char above[PATH_MAX];
 
     snprintf(above, sizeof above, "%s", folder);
@@ -264,7 +260,7 @@ static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *jo
         dirname(above);
         if (chdir(above) != 0)
             break;
-        status = dpt_trainer_open(t, job, means->comm, means->log, parts, NULL, &other);
+        status = dpt_trainer_open(t, job, &r->comm, log, parts, NULL, &other);
         if (status != DPT_OK && status != DPT_BAD_JOB)
             *err = other;
     }
@@ -304,21 +300,22 @@ out:
 }
 
 static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_job *job,
-                               const struct dpt_page_means *means, struct dpt_error *err)
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_page_predictions *v = &r->predictions[run];
     struct dpt_trainer t = {0};
     struct dpt_split *split;
+    const struct dpt_group *world = &r->comm.world;
     char folder[PATH_MAX], path[PATH_MAX];
 
     if (realpath(r->runs.at[run].history.folder, folder) == NULL)
         return dpt_fail_errno(err, DPT_IO, "%s", r->runs.at[run].history.folder);
-    DPT_TRY(open_data(&t, job, means, folder, err));
+    DPT_TRY(open_data(&t, job, r, folder, err));
     DPT_TRY(dpt_page_take_model(r, run, &t.model.graph, err));
     if (job->data.test.n == 0 && job->data.valid.n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid"));
-    dpt_checkpoint_tell(r->runs.at[run].history.folder, means->log);
+    dpt_checkpoint_tell(r->runs.at[run].history.folder, &r->cli->log);
     dpt_checkpoint_resolve(folder, path);
     if (access(path, R_OK) != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint"));
@@ -327,26 +324,24 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     DPT_TRY(dpt_trainer_load_params(&t, path, DPT_LOAD_AVERAGE, err));
     t.all_scores = true;
     dpt_trainer_find_positive(&t, split);
-    status = open_predictions(r, v, &t, split, err);
-    DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
-    DPT_TRY(
-        dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, v, NULL, err));
-    if (means->comm->world.rank == 0)
+    DPT_TRY(dpt_group_agree(world, open_predictions(r, v, &t, split, err), err));
+    DPT_TRY(dpt_trainer_predict(&t, split, world->rank == 0 ? take : NULL, v, NULL, err));
+    if (world->rank == 0)
         status = judge(r, v, &t, split, path, err);
-    DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
+    DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_page_take_importance(v, &t, split, err));
 out:
     dpt_free(v->said.rows);
     v->said.rows = NULL;
-    if (t.comm != NULL)
-        dpt_trainer_close(&t);
+    dpt_trainer_close(&t);
     return status;
 }
 
-enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dpt_page_means *means,
-                                 struct dpt_error *err)
+enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, struct dpt_error *err)
 {
     enum dpt_status status;
+    const char *sets[r->cli->n_given + 1];
+    const size_t n_sets = dpt_cli_all(r->cli, "--set", sets);
     struct dpt_error why = {0};
     struct dpt_conf conf = {0};
     struct dpt_job job;
@@ -356,9 +351,9 @@ enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dp
     snprintf(path, sizeof path, "%s/job.yaml", r->runs.at[run].history.folder);
     if (getcwd(here, sizeof here) == NULL)
         return dpt_fail_errno(err, DPT_IO, "this folder");
-    status = dpt_job_load(&job, &conf, path, means->sets, means->n_sets, &why);
+    status = dpt_job_load(&job, &conf, path, sets, n_sets, &why);
     if (status == DPT_OK)
-        status = predict(r, run, &job, means, &why);
+        status = predict(r, run, &job, &why);
     dpt_conf_release(&conf);
     if (chdir(here) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", here);

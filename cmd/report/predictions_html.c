@@ -1,6 +1,5 @@
 /* The models' predictions of the test data: how good they are, and the most wrong samples. */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "cmd/report/report.h"
@@ -150,8 +149,7 @@ static void write_summary(struct dpt_page *r, size_t index)
     const struct dpt_page_predictions *v = &r->predictions[index];
     char share[DPT_HTML_NUMBER];
 
-    dpt_str_printf(&r->out, "<details><summary>");
-    dpt_page_label(r, index);
+    dpt_page_label(r, "<details><summary>", index, "");
     if (v->why != NULL)
         dpt_html_element(&r->out, ": <span class=\"missing\">", "none", "</span>");
     else if (v->classes)
@@ -171,13 +169,10 @@ void dpt_page_write_predictions(struct dpt_page *r)
         return;
     dpt_str_printf(&r->out, "<section id=\"predictions\"><h2>Predictions</h2>\n");
     for (size_t i = 0; i < r->runs.n; i++) {
-        if (dpt_page_many(r)) {
+        if (dpt_page_many(r))
             write_summary(r, i);
-        } else if (r->runs.n > 1) {
-            dpt_str_printf(&r->out, "<h3 class=\"run\">");
-            dpt_page_label(r, i);
-            dpt_str_printf(&r->out, "</h3>\n");
-        }
+        else if (r->runs.n > 1)
+            dpt_page_label(r, "<h3 class=\"run\">", i, "</h3>\n");
         write_predictions(r, i);
         if (dpt_page_many(r))
             dpt_str_printf(&r->out, "</details>\n");

@@ -1,8 +1,8 @@
 /* Precision against recall, by the threshold from which on a class is said. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cmd/job_command.h"
 #include "cmd/report/report.h"
 
 enum { POINTS = 256, FEW_POINTS = 32 }; /* of a curve, by their recall; of many runs */
@@ -148,14 +148,12 @@ void dpt_page_recall(struct dpt_page *r, const struct dpt_page_predictions *v)
 
     for (int i = 0; i < v->n_curves; i++) {
         const struct dpt_page_curve *curve = &v->curves[i];
-        char number[16];
+        char number[DPT_CLASS_NUMBER];
 
-        snprintf(number, sizeof number, "%d", curve->class);
         lines[i] = (struct dpt_line){
-            .name = dpt_region_printf(
-                &r->region, "%s, average precision %.4f",
-                (size_t)curve->class < v->called.n ? v->called.at[curve->class] : number,
-                curve->average_precision),
+            .name = dpt_region_printf(&r->region, "%s, average precision %.4f",
+                                      dpt_class_text(&v->called, curve->class, number),
+                                      curve->average_precision),
             .kind = DPT_LINE_SOLID,
             .colour = v->n_curves == 1 ? (int)run : i,
             .points = curve->points,

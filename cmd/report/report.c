@@ -29,39 +29,19 @@ static void name_runs(struct dpt_page *r)
     }
 }
 
-static enum dpt_status open_page(struct dpt_page *r, const struct dpt_cli *cli,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_runs_open(&r->runs, cli->positional, cli->n_positional, false, err));
-    r->labels = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->labels);
-    r->predictions = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->predictions);
-    r->models = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->models);
-    if (r->region.failed)
-        DPT_TRY(dpt_fail_memory(err, "the report", 0));
-    name_runs(r);
-out:
-    return status;
-}
-
 /* Collective. Where MPI does not start, that is why there are no predictions. */
-static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, struct dpt_comm *comm,
-                                   struct dpt_error *err)
+static enum dpt_status predict_all(struct dpt_page *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *sets[cli->n_given + 1];
-    struct dpt_page_means means = {.comm = comm, .log = &cli->log, .sets = sets};
     struct dpt_error why = {0};
 
     if (r->no_predictions)
         dpt_fail(&why, DPT_USAGE, "left out (--no-predictions)");
-    else if (dpt_comm_open(comm, &why) == DPT_OK)
-        cli->log.silent = comm->world.rank != 0;
-    means.n_sets = dpt_cli_all(cli, "--set", sets);
+    else if (dpt_comm_open(&r->comm, &why) == DPT_OK)
+        r->cli->log.silent = r->comm.world.rank != 0;
     for (size_t i = 0; i < r->runs.n; i++)
         DPT_TRY(why.status != DPT_OK ? dpt_page_leave_out(r, i, why.text, err)
-                                     : dpt_page_predict(r, i, &means, err));
+                                     : dpt_page_predict(r, i, err));
 out:
     return status;
 }
@@ -95,8 +75,11 @@ static void write_jobs(struct dpt_page *r)
     dpt_str_printf(&r->out, "</section>\n");
 }
 
-static void write_sections(struct dpt_page *r)
+static enum dpt_status write_page(struct dpt_page *r, const char *path, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+    struct dpt_log *log = &r->cli->log;
+
     dpt_page_begin(&r->out, "report");
     for (size_t i = 0; i < r->runs.n; i++)
         dpt_html_element(&r->out, i > 0 ? ", " : "", r->labels[i], "");
@@ -109,22 +92,14 @@ static void write_sections(struct dpt_page *r)
     write_jobs(r);
     dpt_page_environment(r);
     dpt_page_end(&r->out);
-}
-
-static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const char *path,
-                                  struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    write_sections(r);
     if (r->out.failed)
         DPT_TRY(dpt_fail_memory(err, "the page", (double)r->out.length));
     DPT_TRY(dpt_file_write(path, r->out.text, r->out.length, err));
     for (size_t i = 0; i < r->runs.n; i++)
         if (r->predictions[i].why != NULL && !r->no_predictions)
-            dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs.at[i].history.folder,
+            dpt_log_warn(log, "%s: no predictions: %s", r->runs.at[i].history.folder,
                          r->predictions[i].why);
-    dpt_log_info(&cli->log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
+    dpt_log_info(log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
 out:
     return status;
 }
@@ -132,8 +107,7 @@ out:
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_page r = {0};
-    struct dpt_comm comm = {0};
+    struct dpt_page r = {.cli = cli};
     const char *path =
         dpt_cli_has(cli, "-o") ? dpt_cli_value(cli, "-o") : dpt_cli_value(cli, "--output");
 
@@ -144,12 +118,18 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         return dpt_cli_wrong(cli, "no output given: add -o report.html;", err);
     DPT_TRY(dpt_page_check_output(path, err));
     r.no_predictions = dpt_cli_has(cli, "--no-predictions");
-    DPT_TRY(open_page(&r, cli, err));
-    DPT_TRY(predict_all(cli, &r, &comm, err));
+    DPT_TRY(dpt_runs_open(&r.runs, cli->positional, cli->n_positional, false, err));
+    r.labels = dpt_region_alloc(&r.region, r.runs.n * sizeof *r.labels);
+    r.predictions = dpt_region_alloc(&r.region, r.runs.n * sizeof *r.predictions);
+    r.models = dpt_region_alloc(&r.region, r.runs.n * sizeof *r.models);
+    if (r.region.failed)
+        DPT_TRY(dpt_fail_memory(err, "the report", 0));
+    name_runs(&r);
+    DPT_TRY(predict_all(&r, err));
     if (!cli->log.silent) /* of several ranks one does it */
-        DPT_TRY(write_page(cli, &r, path, err));
+        DPT_TRY(write_page(&r, path, err));
 out:
-    dpt_comm_close(&comm);
+    dpt_comm_close(&r.comm);
     for (size_t i = 0; r.predictions != NULL && i < r.runs.n; i++)
         dpt_importances_release(&r.predictions[i].importance);
     dpt_runs_close(&r.runs);

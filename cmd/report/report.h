@@ -50,14 +50,6 @@ struct dpt_page_off {
     float truth, predicted;
 };
 
-/* Sums over the samples of one output, in the units of the data. */
-struct dpt_page_target {
-    const char *name; /* its column's, or NULL */
-    double mean;      /* of the truth, so far */
-    double spread;    /* sum of squared distances of the truth from its mean (Welford 1962) */
-    double squares, absolute; /* sums of squared and of absolute errors */
-};
-
 /* How precise a class or label is, by how much of it is found. */
 struct dpt_page_curve {
     int32_t class;
@@ -94,7 +86,8 @@ struct dpt_page_predictions {
     int64_t all_wrong;
     int width, height, channels; /* of the pixels; 0: none */
     /* Regression only: */
-    struct dpt_page_target *target;        /* [outputs] */
+    double *errors;                        /* dpt_error_sums_add's, in the units of the data */
+    const char **targets;                  /* [outputs]: the names of their columns, or NULL */
     struct dpt_series cloud;               /* x true, y predicted; of the first output */
     struct dpt_series residuals;           /* x predicted, y predicted - true; likewise */
     struct dpt_page_off off[DPT_PAGE_OFF]; /* the largest losses first */
@@ -104,6 +97,8 @@ struct dpt_page_predictions {
 
 struct dpt_page {
     struct dpt_runs runs;
+    struct dpt_cli *cli; /* its --set are key=value over the runs' own jobs */
+    struct dpt_comm comm;
     bool no_predictions;                      /* nobody wants them */
     const char **labels;                      /* [runs]: tells each from the others */
     struct dpt_page_predictions *predictions; /* [runs] */
@@ -118,18 +113,9 @@ static inline bool dpt_page_many(const struct dpt_page *r)
     return r->runs.n > DPT_PAGE_FEW;
 }
 
-/* The checkpoint and data that a run's predictions are made with. */
-struct dpt_page_means {
-    const struct dpt_comm *comm;
-    struct dpt_log *log;
-    const char *const *sets; /* key=value over the run's own job */
-    size_t n_sets;
-};
-
 /* Collective. Fills the run's predictions; on a failure their `why` says what failed. Errors: RANK
  * (memory). */
-enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dpt_page_means *means,
-                                 struct dpt_error *err);
+enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, struct dpt_error *err);
 /* Keeps the layers of a run's model, as a table. Errors: RANK (memory). */
 enum dpt_status dpt_page_take_model(struct dpt_page *r, size_t run, const struct dpt_graph *graph,
                                     struct dpt_error *err);
@@ -174,8 +160,9 @@ void dpt_page_importance(struct dpt_page *r, const struct dpt_page_predictions *
 void dpt_page_models(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 
-/* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */
-void dpt_page_label(struct dpt_page *r, size_t run);
+/* A swatch and the label of a run between two pieces of markup, for headings and tables; of several
+ * runs, "label: ". */
+void dpt_page_label(struct dpt_page *r, const char *before, size_t run, const char *after);
 void dpt_page_prefix(struct dpt_page *r, size_t run);
 /* How many of the rarest class a run finds, if the classes of its samples are imbalanced. */
 void dpt_page_uneven(struct dpt_page *r, size_t run);
