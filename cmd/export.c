@@ -87,19 +87,6 @@ out:
     return status;
 }
 
-static enum dpt_status fold(struct dpt_cli *cli, struct exported *e, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (!dpt_cli_has(cli, "--fold-batchnorm"))
-        return DPT_OK;
-    DPT_TRY(dpt_fold_graph(e->view.graph, e->view.params, &e->folded, &e->arena, &e->norms, err));
-    e->view.graph = &e->folded;
-    e->view.params = e->arena;
-out:
-    return status;
-}
-
 static int32_t count_norms(const struct dpt_graph *g)
 {
     int32_t n = 0;
@@ -178,7 +165,11 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                      .normalize = &m.job.data.normalize,
                                      .targets = &m.targets};
     DPT_TRY(find_source(cli, &m, &e, err));
-    DPT_TRY(fold(cli, &e, err));
+    if (dpt_cli_has(cli, "--fold-batchnorm")) {
+        DPT_TRY(dpt_fold_graph(&m.graph, m.params, &e.folded, &e.arena, &e.norms, err));
+        e.view.graph = &e.folded;
+        e.view.params = e.arena;
+    }
     DPT_TRY(format->write(&e.view, out, err));
     print_result(&e, format, m.averaged, out);
     if (format->open == NULL && !e.view.typed && e.source.columns == NULL && !e.view.normalized &&

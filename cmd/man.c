@@ -151,6 +151,12 @@ static size_t put_character(struct dpt_str *out, const char *text)
     return n;
 }
 
+static void put_characters(struct dpt_str *out, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n;)
+        i += put_character(out, text + i);
+}
+
 /* Text as lines of the source; what stands in backquotes is bold where `bold`. */
 static void put_text(struct dpt_str *out, const char *text, bool bold)
 {
@@ -184,12 +190,10 @@ static void put_example(struct dpt_str *out, const char *text)
     dpt_str_printf(out, ".PP\n.RS 4\n.nf\n");
     while (*text != '\0') {
         const size_t n = strcspn(text, "\n");
-        size_t i = 0;
 
         if (text[0] == '.' || text[0] == '\'')
             dpt_str_printf(out, "\\&");
-        while (i < n)
-            i += put_character(out, text + i);
+        put_characters(out, text, n);
         dpt_str_printf(out, "\n");
         text += n + (text[n] == '\n');
     }
@@ -226,13 +230,11 @@ static void put_paragraphs(struct dpt_str *out, const char *text)
 static void put_head(struct dpt_str *out, const char *head, const char *value)
 {
     dpt_str_printf(out, ".TP\n\\fB");
-    while (*head != '\0')
-        head += put_character(out, head);
+    put_characters(out, head, strlen(head));
     dpt_str_printf(out, "\\fR");
     if (value != NULL) {
         dpt_str_printf(out, " \\fI");
-        while (*value != '\0')
-            value += put_character(out, value);
+        put_characters(out, value, strlen(value));
         dpt_str_printf(out, "\\fR");
     }
     dpt_str_printf(out, "\n");

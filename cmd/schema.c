@@ -1,17 +1,8 @@
 /* `dptrain schema`: the job file as a JSON Schema, and whether job files are right. */
 #include <stdio.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 #include "core/train/job/job.h"
-
-static enum dpt_status print_schema(struct dpt_error *err)
-{
-    struct dpt_json json = {.file = stdout, .indent = true};
-
-    dpt_options_schema(dpt_job_options, "dptrain job", &json);
-    return dpt_json_finish(&json, "the schema", err);
-}
 
 /* All of them; the code is that of the first that is wrong. */
 static enum dpt_status check(struct dpt_cli *cli, struct dpt_error *err)
@@ -39,11 +30,15 @@ static enum dpt_status check(struct dpt_cli *cli, struct dpt_error *err)
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
+    struct dpt_json json = {.file = stdout, .indent = true};
+
     if (!dpt_cli_has(cli, "--check") && cli->n_positional > 0)
         return dpt_fail(err, DPT_USAGE, "dptrain schema: takes no file; --check %s checks it",
                         cli->positional[0]);
-    if (!dpt_cli_has(cli, "--check"))
-        return print_schema(err);
+    if (!dpt_cli_has(cli, "--check")) {
+        dpt_options_schema(dpt_job_options, "dptrain job", &json);
+        return dpt_json_finish(&json, "the schema", err);
+    }
     if (cli->n_positional == 0)
         return dpt_cli_wrong(cli, "no job file given;", err);
     return check(cli, err);

@@ -119,14 +119,6 @@ enum dpt_status dpt_screen_show(const struct dpt_str *lines, int rows, struct dp
     return status;
 }
 
-/* Waits as a stopped process, with the terminal as it was. */
-static void rest(struct dpt_screen *screen)
-{
-    give_back(screen);
-    kill(getpid(), SIGSTOP);
-    take_over(screen);
-}
-
 static enum dpt_screen_event take_signal(struct dpt_screen *screen, int *number)
 {
     struct signalfd_siginfo info;
@@ -134,8 +126,11 @@ static enum dpt_screen_event take_signal(struct dpt_screen *screen, int *number)
     if (read(screen->signals, &info, sizeof info) != (ssize_t)sizeof info)
         return DPT_SCREEN_TIME;
     *number = (int)info.ssi_signo;
-    if (*number == SIGTSTP)
-        rest(screen);
+    if (*number == SIGTSTP) { /* a stopped process leaves the terminal as it was */
+        give_back(screen);
+        kill(getpid(), SIGSTOP);
+        take_over(screen);
+    }
     if (*number == SIGTSTP || *number == SIGCONT || *number == SIGWINCH)
         return DPT_SCREEN_REDRAW;
     return *number == SIGINT ? DPT_SCREEN_QUIT : DPT_SCREEN_KILLED;

@@ -1,4 +1,3 @@
-#include <math.h>
 #include <stdio.h>
 
 #include "cmd/bench/bench.h"
@@ -10,18 +9,19 @@ static const struct part {
     int what;
     const char *name;
     bool waiting;
-} before[] = {{DPT_SPAN_DATA, "data", false}}, middle[] = {{DPT_SPAN_LOSS, "loss", false}},
-  behind[] = {
-      {DPT_SPAN_REDUCTION, "reduction", false},
-      {DPT_SPAN_NORM, "gradient norm", false},
-      {DPT_SPAN_OPTIMIZER, "optimizer", false},
-      {DPT_SPAN_LAYOUTS, "weight layouts", false},
-      {DPT_SPAN_OTHER, "other", false},
-      {DPT_SPAN_WAIT_LOADER, "waiting for samples", true},
-      {DPT_SPAN_WAIT_STAGE, "waiting for another stage", true},
-      {DPT_SPAN_WAIT_THREADS, "waiting for threads", true},
-      /* A part of the reduction's time: no thread marks it. */
-      {DPT_SPAN_STEP, "waiting for ranks", true},
+} parts[] = {
+    {DPT_SPAN_DATA, "data", false},
+    {DPT_SPAN_LOSS, "loss", false},
+    {DPT_SPAN_REDUCTION, "reduction", false},
+    {DPT_SPAN_NORM, "gradient norm", false},
+    {DPT_SPAN_OPTIMIZER, "optimizer", false},
+    {DPT_SPAN_LAYOUTS, "weight layouts", false},
+    {DPT_SPAN_OTHER, "other", false},
+    {DPT_SPAN_WAIT_LOADER, "waiting for samples", true},
+    {DPT_SPAN_WAIT_STAGE, "waiting for another stage", true},
+    {DPT_SPAN_WAIT_THREADS, "waiting for threads", true},
+    /* A part of the reduction's time: no thread marks it. */
+    {DPT_SPAN_STEP, "waiting for ranks", true},
 };
 
 /* The layers that are computed in the passes of one. */
@@ -104,28 +104,25 @@ static const char *done_to_samples(const struct dpt_trainer *t)
                                : "";
 }
 
-static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
-                      const double *seconds)
+static void add_part(struct dpt_bench *b, const struct part *part, double seconds)
 {
-    for (size_t i = 0; i < n; i++) {
-        struct dpt_bench_row row = {.pass = "",
-                                    .waiting = parts[i].waiting,
-                                    .seconds = seconds[parts[i].what],
-                                    .cost = dpt_cost_of_part(&b->workload, parts[i].what)};
+    const int what = part->what, ranks = b->t->comm->world.size;
+    struct dpt_bench_row row = {.pass = "",
+                                .waiting = part->waiting,
+                                .small = what == DPT_SPAN_LAYOUTS,
+                                .seconds = seconds,
+                                .cost = dpt_cost_of_part(&b->workload, what)};
 
-        if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
-            (parts[i].what == DPT_SPAN_WAIT_STAGE && moved(b, parts[i].what) == 0) ||
-            (parts[i].what == DPT_SPAN_WAIT_THREADS &&
-             b->t->layout.all_threads == b->t->comm->world.size))
-            continue;
-        /* Another rank reads what each rank sends in the rounds of a step. */
-        if (parts[i].what == DPT_SPAN_REDUCTION)
-            row.cost.move[0].bytes += 2 * b->t->comm->world.size * moved(b, parts[i].what);
-        row.small = parts[i].what == DPT_SPAN_LAYOUTS;
-        snprintf(row.part, sizeof row.part, "%s%s", parts[i].name,
-                 parts[i].what == DPT_SPAN_DATA ? done_to_samples(b->t) : "");
-        add_row(b, &row);
-    }
+    if ((what == DPT_SPAN_STEP && ranks == 1) ||
+        (what == DPT_SPAN_WAIT_STAGE && moved(b, what) == 0) ||
+        (what == DPT_SPAN_WAIT_THREADS && b->t->layout.all_threads == ranks))
+        return;
+    /* Another rank reads what each rank sends in the rounds of a step. */
+    if (what == DPT_SPAN_REDUCTION)
+        row.cost.move[0].bytes += 2 * ranks * moved(b, what);
+    snprintf(row.part, sizeof row.part, "%s%s", part->name,
+             what == DPT_SPAN_DATA ? done_to_samples(b->t) : "");
+    add_row(b, &row);
 }
 
 static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
@@ -183,12 +180,6 @@ static void add_backward(struct dpt_bench *b, const double *seconds, const doubl
     }
 }
 
-/* The reduction has computed the sums of squares, and the norm only adds up some of them. */
-static bool squares_come_with_sum(const struct dpt_trainer *t)
-{
-    return t->reduction.state != NULL && t->reduction.type->sums_of_squares(t) != NULL;
-}
-
 enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
                                struct dpt_error *err)
 {
@@ -201,13 +192,17 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
     if (b->rows == NULL || nodes == NULL)
         return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
     b->workload = dpt_workload_of(&b->t->layout, b->t->data.train.set);
-    b->workload.squares = squares_come_with_sum(b->t);
+    /* The reduction has computed the sums of squares, and the norm only adds up some of them. */
+    b->workload.squares =
+        b->t->reduction.state != NULL && b->t->reduction.type->sums_of_squares(b->t) != NULL;
     DPT_TRY(dpt_plan_read_list(&b->t->layout, b->t->stage, &b->traffic, err));
-    add_parts(b, before, sizeof before / sizeof *before, seconds);
-    add_forward(b, seconds, calls, nodes);
-    add_parts(b, middle, sizeof middle / sizeof *middle, seconds);
-    add_backward(b, seconds, calls, nodes);
-    add_parts(b, behind, sizeof behind / sizeof *behind, seconds);
+    for (const struct part *part = parts; part < parts + sizeof parts / sizeof *parts; part++) {
+        add_part(b, part, seconds[part->what]);
+        if (part->what == DPT_SPAN_DATA)
+            add_forward(b, seconds, calls, nodes);
+        else if (part->what == DPT_SPAN_LOSS)
+            add_backward(b, seconds, calls, nodes);
+    }
 out:
     return status;
 }

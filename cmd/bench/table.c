@@ -141,7 +141,6 @@ static double noise(const struct dpt_bench *b)
            sqrt((double)b->steps);
 }
 
-/* The machine that was measured. */
 static void print_determinism(const struct dpt_trainer *t, struct dpt_str *out)
 {
     const size_t before = out->length;

@@ -3,7 +3,6 @@
 #include "cmd/output.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const struct {
     const char *name;
@@ -16,29 +15,22 @@ static const struct {
 
 enum { SHELLS = sizeof shells / sizeof shells[0] };
 
-static enum dpt_status unknown_shell(const char *name, struct dpt_error *err)
-{
-    const char *names[SHELLS];
-
-    for (size_t i = 0; i < SHELLS; i++)
-        names[i] = shells[i].name;
-    return dpt_cli_unknown("dptrain completion", name, "none of bash, zsh, fish", names, SHELLS, "",
-                           err);
-}
-
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_word_keys keys = {0};
     struct dpt_str text = {0};
-    size_t i = 0;
+    const char *names[SHELLS];
+    size_t i;
 
     if (cli->n_positional != 1)
         return dpt_cli_wrong(cli, "give one shell;", err);
-    while (i < SHELLS && strcmp(shells[i].name, cli->positional[0]) != 0)
-        i++;
+    for (i = 0; i < SHELLS; i++)
+        names[i] = shells[i].name;
+    i = dpt_find(cli->positional[0], names, SHELLS);
     if (i == SHELLS)
-        return unknown_shell(cli->positional[0], err);
+        return dpt_cli_unknown("dptrain completion", cli->positional[0], "none of bash, zsh, fish",
+                               names, SHELLS, "", err);
     DPT_TRY(dpt_word_keys_open(&keys, err));
     shells[i].write(cli, &keys, &text);
     DPT_TRY(dpt_output_text(&text, "the script", err));

@@ -99,21 +99,6 @@ static bool open_plot(struct plot *plot)
     return plot->dots != NULL && plot->marks != NULL && plot->inks != NULL;
 }
 
-static void close_plot(struct plot *plot)
-{
-    dpt_free(plot->dots);
-    dpt_free(plot->marks);
-    dpt_free(plot->inks);
-    plot->dots = NULL;
-    plot->marks = NULL;
-    plot->inks = NULL;
-}
-
-static int dots_across(const struct plot *plot)
-{
-    return plot->cells * (plot->ascii ? 1 : 2);
-}
-
 static int dots_down(const struct plot *plot)
 {
     return plot->rows * (plot->ascii ? 2 : 4);
@@ -135,7 +120,7 @@ static double height(const struct plot *plot, double y)
 /* The dot of a point; y counts from the top. */
 static void place(const struct plot *plot, const struct point *point, int *x, int *y)
 {
-    *x = position(point->x, 0, plot->x_most, dots_across(plot));
+    *x = position(point->x, 0, plot->x_most, plot->cells * (plot->ascii ? 1 : 2));
     *y = dots_down(plot) - 1 -
          position(height(plot, point->y), height(plot, plot->y_least), height(plot, plot->y_most),
                   dots_down(plot));
@@ -366,6 +351,8 @@ void dpt_view_curve(const struct dpt_view *v, const struct dpt_history *h,
         draw(v, curve, &points, &plot, out);
     else
         out->failed = true;
-    close_plot(&plot);
+    dpt_free(plot.dots);
+    dpt_free(plot.marks);
+    dpt_free(plot.inks);
     dpt_free(points.at);
 }

@@ -38,12 +38,6 @@ static int width_of(const char *text)
     return (int)dpt_utf8_width(text, strlen(text));
 }
 
-/* The end of a name says more than its beginning. */
-static const char *fit(const char *name, int columns)
-{
-    return dpt_utf8_end(name, columns);
-}
-
 /* Samples/s at present; NAN: unknown. */
 static double present_rate(const struct dpt_history *h)
 {
@@ -114,7 +108,8 @@ static void view_title(const struct dpt_view *v, const struct dpt_history *h,
     dpt_show_text(shown, h->folder, SHOWN);
     state_text(run_status, state, sizeof state);
     space = v->columns - width_of(name) - 2 - width_of(state);
-    folder = fit(shown, space > 14 ? space - 2 : 12); /* rather than that the state is cut off */
+    /* Rather than that the state is cut off; the end of a name says more than its beginning. */
+    folder = dpt_utf8_end(shown, space > 14 ? space - 2 : 12);
     space -= width_of(folder);
     print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_VIEW_PLAIN, folder,
                space > 2 ? space : 2, "", state_ink(run_status->state), state);
@@ -323,7 +318,7 @@ void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
     const char *name;
 
     dpt_show_text(shown, h->folder, SHOWN);
-    name = fit(shown, name_columns(v));
+    name = dpt_utf8_end(shown, name_columns(v));
     snprintf(step, sizeof step, "%s %3.0f%%", dpt_group_digits(digits, dpt_history_step(h)),
              floor(100 * done_part(h)));
     if (train != NULL)
@@ -346,5 +341,5 @@ void dpt_view_waiting(const struct dpt_view *v, const char *folder, struct dpt_s
     char shown[SHOWN_BYTES];
 
     dpt_show_text(shown, folder, SHOWN);
-    print_line(v, out, "%s: nothing logged yet", fit(shown, columns > 12 ? columns : 12));
+    print_line(v, out, "%s: nothing logged yet", dpt_utf8_end(shown, columns > 12 ? columns : 12));
 }

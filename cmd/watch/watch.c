@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cmd/cmd.h"
 #include "cmd/output.h"
@@ -30,18 +29,10 @@ struct watch {
     struct dpt_str lines;
 };
 
-/* Whether a run has begun in a folder and only has not written anything yet. */
-static bool may_begin(const char *folder)
-{
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/.lock", folder);
-    return dpt_file_exists(path);
-}
-
 static enum dpt_status look(struct watched *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    char lock[PATH_MAX];
     bool changed;
 
     if (w->open) {
@@ -53,7 +44,8 @@ static enum dpt_status look(struct watched *w, struct dpt_error *err)
         dpt_history_close(&w->history);
         status = dpt_history_open(&w->history, w->folder, err);
         w->open = status == DPT_OK && w->history.lines > 0;
-        if (status == DPT_USAGE && may_begin(w->folder))
+        snprintf(lock, sizeof lock, "%s/.lock", w->folder);
+        if (status == DPT_USAGE && dpt_file_exists(lock)) /* it has only not written anything yet */
             return DPT_OK;
     }
     if (w->open)
@@ -144,18 +136,10 @@ out:
     return status;
 }
 
-static void choose_view(struct dpt_view *view)
-{
-    const char *no_color = getenv("NO_COLOR");
-
-    setlocale(LC_CTYPE, "");
-    view->ascii = strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
-    view->color = dpt_screen_possible() && (no_color == NULL || no_color[0] == '\0');
-}
-
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char *no_color = getenv("NO_COLOR");
     struct watch w = {.n = cli->n_positional};
     long long every;
 
@@ -167,7 +151,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         return dpt_fail_memory(err, "the runs", 0);
     for (size_t i = 0; i < w.n; i++)
         w.runs[i].folder = cli->positional[i];
-    choose_view(&w.view);
+    setlocale(LC_CTYPE, "");
+    w.view.ascii = strcmp(nl_langinfo(CODESET), "UTF-8") != 0;
+    w.view.color = dpt_screen_possible() && (no_color == NULL || no_color[0] == '\0');
     if (dpt_cli_has(cli, "--once") || !dpt_screen_possible())
         status = snapshot(&w, err);
     else
