@@ -118,12 +118,10 @@ enum dpt_status dpt_output_flush(struct dpt_error *err)
 
 enum dpt_status dpt_output_end(struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const enum dpt_status status = dpt_output_flush(err);
 
-    DPT_TRY(dpt_output_flush(err));
-    if (close(STDOUT_FILENO) != 0 && errno != EBADF && errno != EPIPE)
-        status = dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
-out:
+    if (status == DPT_OK && close(STDOUT_FILENO) != 0 && errno != EBADF && errno != EPIPE)
+        return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
     return status;
 }
 

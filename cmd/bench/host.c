@@ -240,12 +240,10 @@ static void average(const struct dpt_trainer *t, struct record *r, double low, d
 enum dpt_status dpt_bench_mean(const struct dpt_trainer *t, double *values, size_t n,
                                double divisor, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const enum dpt_status status = dpt_group_sum_doubles(&t->comm->world, values, values, n, err);
 
-    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, values, values, n, err));
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; status == DPT_OK && i < n; i++)
         values[i] /= divisor;
-out:
     return status;
 }
 

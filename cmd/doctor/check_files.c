@@ -324,11 +324,9 @@ enum dpt_status dpt_doctor_lock(struct dpt_doctor *d, struct dpt_error *err)
     if (m.folder[0] == '\0') /* told by another check */
         goto out;
     mine = sees(&m);
-    seen = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (seen == NULL || !seen[0]) { /* likewise: nothing can be written there */
-        status = seen == NULL ? err->status : DPT_OK;
+    DPT_DOCTOR_GATHER(seen, d, &mine, sizeof mine, err);
+    if (!seen[0]) /* likewise: nothing can be written there */
         goto out;
-    }
     other = choose_other(d, seen);
     tell_lock(d, other, take_turns(d, m.folder, other, &failure), &failure);
     tell_seen(d, seen);

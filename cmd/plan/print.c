@@ -31,13 +31,11 @@ int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_P
 static enum dpt_status predict(const struct dpt_plan *plan, int ranks, int64_t global,
                                struct dpt_plan_step *step, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const enum dpt_status status = dpt_plan_predict(plan, ranks, global, step, err);
+    const int replicas = ranks / plan->layout.model_ranks;
 
-    DPT_TRY(dpt_plan_predict(plan, ranks, global, step, err));
-    if (dpt_feeding_micro(global, ranks / plan->layout.model_ranks) <
-        step->micro) /* some would stay idle */
-        memset(step, 0, sizeof *step);
-out:
+    if (status == DPT_OK && dpt_feeding_micro(global, replicas) < step->micro)
+        memset(step, 0, sizeof *step); /* some would stay idle */
     return status;
 }
 

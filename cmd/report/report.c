@@ -29,23 +29,6 @@ static void name_runs(struct dpt_page *r)
     }
 }
 
-/* Collective. Where MPI does not start, that is why there are no predictions. */
-static enum dpt_status predict_all(struct dpt_page *r, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_error why = {0};
-
-    if (r->no_predictions)
-        dpt_fail(&why, DPT_USAGE, "left out (--no-predictions)");
-    else if (dpt_comm_open(&r->comm, &why) == DPT_OK)
-        r->cli->log.silent = r->comm.world.rank != 0;
-    for (size_t i = 0; i < r->runs.n; i++)
-        DPT_TRY(why.status != DPT_OK ? dpt_page_leave_out(r, i, why.text, err)
-                                     : dpt_page_predict(r, i, err));
-out:
-    return status;
-}
-
 static void write_job(struct dpt_page *r, size_t index)
 {
     const struct dpt_run_folder *run = &r->runs.at[index];
@@ -108,6 +91,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_page r = {.cli = cli};
+    struct dpt_error why = {0};
     const char *path =
         dpt_cli_has(cli, "-o") ? dpt_cli_value(cli, "-o") : dpt_cli_value(cli, "--output");
 
@@ -125,7 +109,14 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (r.region.failed)
         DPT_TRY(dpt_fail_memory(err, "the report", 0));
     name_runs(&r);
-    DPT_TRY(predict_all(&r, err));
+    /* Where MPI does not start, that is why there are no predictions. */
+    if (r.no_predictions)
+        dpt_fail(&why, DPT_USAGE, "left out (--no-predictions)");
+    else if (dpt_comm_open(&r.comm, &why) == DPT_OK)
+        cli->log.silent = r.comm.world.rank != 0;
+    for (size_t i = 0; i < r.runs.n; i++)
+        DPT_TRY(why.status != DPT_OK ? dpt_page_leave_out(&r, i, why.text, err)
+                                     : dpt_page_predict(&r, i, err));
     if (!cli->log.silent) /* of several ranks one does it */
         DPT_TRY(write_page(&r, path, err));
 out:

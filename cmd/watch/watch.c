@@ -58,9 +58,8 @@ static enum dpt_status look_at_all(struct watch *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < w->n; i++)
-        DPT_TRY(look(&w->runs[i], err));
-out:
+    for (size_t i = 0; i < w->n && status == DPT_OK; i++)
+        status = look(&w->runs[i], err);
     return status;
 }
 
