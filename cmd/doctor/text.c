@@ -12,9 +12,9 @@ static const char *const levels[DPT_DOCTOR_LEVELS] = {
 /* --- who -------------------------------------------------------------------------------------- */
 
 /* The hosts of some ranks, each once. */
-static void list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int most,
-                       struct dpt_str *out)
+static void list_hosts(const struct dpt_doctor *d, const int *ranks, int n, struct dpt_str *out)
 {
+    enum { MOST = 3 };
     int found = 0;
 
     for (int i = 0; i < n; i++) {
@@ -23,12 +23,12 @@ static void list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int 
 
         for (int k = 0; k < i && !seen; k++)
             seen = strcmp(dpt_comm_host(&d->comm, ranks[k]), host) == 0;
-        if (!seen && found < most)
+        if (!seen && found < MOST)
             dpt_str_printf(out, "%s%s", found > 0 ? ", " : "", host);
         found += !seen;
     }
-    if (found > most)
-        dpt_str_printf(out, " and %d more", found - most);
+    if (found > MOST)
+        dpt_str_printf(out, " and %d more", found - MOST);
 }
 
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
@@ -39,7 +39,7 @@ const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, 
     dpt_str_printf(&text, "rank%s ", n == 1 ? "" : "s");
     dpt_str_ranks(&text, ranks, n);
     dpt_str_printf(&text, " (");
-    list_hosts(d, ranks, n, 3, &text);
+    list_hosts(d, ranks, n, &text);
     dpt_str_printf(&text, ")");
     snprintf(buf, size, "%s", text.failed ? "some ranks" : text.text);
     dpt_str_release(&text);
@@ -57,7 +57,7 @@ static void print_line(const struct dpt_doctor *d, const struct dpt_doctor_line 
     size_t column;
 
     if (line->ranks != NULL && line->check->scope == DPT_DOCTOR_NODE) {
-        list_hosts(d, line->ranks, line->n_ranks, 3, &text);
+        list_hosts(d, line->ranks, line->n_ranks, &text);
         dpt_str_printf(&text, ": ");
     } else if (line->ranks != NULL) {
         char who[DPT_DOCTOR_LINE];

@@ -271,8 +271,6 @@ void dpt_trainer_close(struct dpt_trainer *t)
 {
     if (t->comm == NULL)
         return;
-    if (t->stage == NULL)
-        t->stage = &no_stage;
     if (t->engine != NULL)
         t->engine->close(t);
     dpt_runner_close(t->runner);
