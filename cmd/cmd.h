@@ -66,7 +66,7 @@ struct dpt_command {
     /* Runs the command. Errors: any; the caller prints the text, and the status becomes the exit
      * code. */
     enum dpt_status (*run)(struct dpt_cli *cli, struct dpt_error *err);
-    /* What dpt_job_command (job_command.h) does on every rank; NULL: it does not run the command. */
+    /* What dpt_job_command (job_command.h) runs on every rank; NULL: `run` does not call it. */
     enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
                             const struct dpt_comm *comm, struct dpt_error *err);
     void (*more_help)(
