@@ -23,13 +23,19 @@ struct match {
 
 enum dpt_status dpt_pictures_check_options(const struct dpt_source *s, struct dpt_error *err)
 {
+    static const char *const names[DPT_SOURCE_OPTION_COUNT] = {
+#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
+        DPT_SOURCE_OPTION_LIST(X)
+#undef X
+    };
+
     for (int i = 0; i < DPT_SOURCE_OPTIONS && s->spec->option[DPT_SOURCE_TABLE] == NULL; i++)
         if ((DPT_PICTURES_TABLE_OPTIONS & 1ull << i) != 0 && s->spec->option[i] != NULL)
             return dpt_fail(err, DPT_USAGE,
                             s->spec->convert
                                 ? "%s is no option of the format pictures without --labels FILE"
                                 : "%s is no option for inputs of the format pictures",
-                            dpt_source_option_names[i]);
+                            names[i]);
     return DPT_OK;
 }
 
