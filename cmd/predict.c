@@ -425,7 +425,7 @@ static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
         DPT_TRY(dpt_standard_input_share(&comm->world, err));
     DPT_TRY(find_model(&p, err));
     DPT_TRY(open_source(&p, err));
-    /* The size of a micro-batch may show in the last bits, so it follows from the model alone. */
+    /* The micro-batch may change a result's last bits, so its size follows from the model alone. */
     p.job.batch.micro = p.info->shape.h * p.info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
     p.job.batch.global = p.job.batch.micro * comm->world.size;
     DPT_TRY(dpt_trainer_open(&p.trainer, &p.job, comm, &cli->log, dpt_job_command_loaded(cli),
