@@ -3,24 +3,16 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/base/file.h"
 #include "core/state/checkpoint.h"
 #include "data/sources/source.h"
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 /* The job of a run folder; whether there is one. */
 static bool find_job(const char *folder, char *buf, size_t size)
 {
     snprintf(buf, size, "%s/job.yaml", folder);
-    return is_folder(folder) && dpt_file_exists(buf);
+    return dpt_file_is_folder(folder) && dpt_file_exists(buf);
 }
 
 /* The row --checkpoint of those that use what was trained; NULL: the command does not. */
@@ -105,9 +97,9 @@ enum dpt_status dpt_lead_job(const struct dpt_cli *cli, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_JOB,
                         "%s: is %s, not a job file: dptrain %s JOB.yaml --checkpoint C, or a run "
                         "folder in the place of both",
-                        path, is_folder(path) ? "a folder without a job.yaml" : "data",
+                        path, dpt_file_is_folder(path) ? "a folder without a job.yaml" : "data",
                         cli->command->name);
-    if (is_folder(path))
+    if (dpt_file_is_folder(path))
         return lead_to_init(DPT_BAD_JOB, path, "is a folder, not a job file", err);
     if (strcmp(format, "h5") != 0)
         return lead_to_convert(DPT_BAD_JOB, path, "is data, not a job file", format, err);

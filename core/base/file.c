@@ -74,6 +74,13 @@ bool dpt_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+bool dpt_file_is_folder(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static const struct {
     int flags;
     const char *stream; /* for fdopen */
@@ -387,13 +394,6 @@ enum dpt_status dpt_file_write(const char *path, const void *bytes, size_t lengt
     return dpt_file_write_pieces(path, &all, 1, err);
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -417,14 +417,14 @@ enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err)
         } else {
             const int code = errno;
 
-            if (!is_folder(part.text)) {
+            if (!dpt_file_is_folder(part.text)) {
                 errno = code == EEXIST ? ENOTDIR : code;
                 DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot create the folder", part.text));
             }
         }
         part.text[i] = c;
     }
-    if (!is_folder(path)) {
+    if (!dpt_file_is_folder(path)) {
         errno = ENOENT;
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "'%s': cannot create the folder", path));
     }

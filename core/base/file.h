@@ -88,6 +88,7 @@ enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err);
 const char *dpt_file_relative_to(const char *path, char *text, size_t size);
 
 bool dpt_file_exists(const char *path);
+bool dpt_file_is_folder(const char *path);
 /* A path that begins with `~/` as one below the home folder ($HOME), as shells have it, in the
  * region; any other as it is. NULL: memory ran out. */
 const char *dpt_file_from_home(const char *path, struct dpt_region *region);

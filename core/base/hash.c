@@ -109,12 +109,7 @@ uint32_t dpt_crc32_join(uint32_t first, uint32_t second, uint64_t second_length)
 
 static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15);
 
-/* Injective in the bits for a given index: a change of one element always shows. */
-static inline uint64_t mix(uint32_t bits, uint64_t index)
-{
-    return dpt_mix64(bits + golden * (index + 1));
-}
-
+/* What is added for an element is injective in its bits: a change of one always shows. */
 static uint64_t hash_plain(const float *x, size_t n, uint64_t first)
 {
     uint64_t sum = 0;
@@ -123,7 +118,7 @@ static uint64_t hash_plain(const float *x, size_t n, uint64_t first)
         uint32_t bits;
 
         memcpy(&bits, x + i, sizeof bits);
-        sum += mix(bits, first + i);
+        sum += dpt_mix64(bits + golden * (first + i + 1));
     }
     return sum;
 }

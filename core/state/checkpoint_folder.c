@@ -21,10 +21,7 @@ const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, siz
 
 const char *dpt_checkpoint_newest(const char *path, char *buf)
 {
-    struct stat info;
-    const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-
-    snprintf(buf, PATH_MAX, folder ? "%s/checkpoints/latest" : "%s", path);
+    snprintf(buf, PATH_MAX, dpt_file_is_folder(path) ? "%s/checkpoints/latest" : "%s", path);
     return buf;
 }
 

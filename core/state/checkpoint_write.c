@@ -191,13 +191,6 @@ static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
     return DPT_OK;
 }
 
-/* Returns the pages of a large image to the system until the next one is taken. */
-static void let_go(const struct dpt_image *image)
-{
-    if (image->room > HELD)
-        madvise(image->bytes, image->room, MADV_DONTNEED);
-}
-
 enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *state,
                                const char *path, struct dpt_error *err)
 {
@@ -517,7 +510,8 @@ enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:
-    let_go(image);
+    if (image->room > HELD) /* its pages are the system's until the next one is taken */
+        madvise(image->bytes, image->room, MADV_DONTNEED);
     if (status != DPT_OK)
         unlink(image->temporary);
     drop_file(image);

@@ -58,11 +58,6 @@ static const char *missing(const struct dpt_inspect *f)
     return dpt_inspect_find(f, "/job") == NULL ? "/job" : NULL;
 }
 
-static bool is_damaged(const struct dpt_inspect_set *set)
-{
-    return set->sum == DPT_SUM_WRONG || set->sum == DPT_SUM_UNREADABLE;
-}
-
 enum dpt_status dpt_inspect_validation_result(const struct dpt_inspect *f, enum dpt_trailer trailer,
                                               struct dpt_error *err)
 {
@@ -71,8 +66,10 @@ enum dpt_status dpt_inspect_validation_result(const struct dpt_inspect *f, enum 
     size_t damaged = 0, good = 0;
 
     for (size_t i = 0; i < f->n_sets; i++) {
-        good += f->sets[i].sum == DPT_SUM_GOOD;
-        if (is_damaged(&f->sets[i]) && damaged++ == 0)
+        const enum dpt_inspect_sum sum = f->sets[i].sum;
+
+        good += sum == DPT_SUM_GOOD;
+        if ((sum == DPT_SUM_WRONG || sum == DPT_SUM_UNREADABLE) && damaged++ == 0)
             first = &f->sets[i];
     }
     if (damaged == 1)

@@ -4,7 +4,6 @@
 #include "core/base/str.h"
 #include "core/comm/watch/watch.h"
 
-/* Whether a rank waits in a collective; else other ranks may be waiting for it. */
 bool dpt_watch_waits(const struct dpt_rank_status *s)
 {
     return s->process == DPT_PROCESS_RUNS && (s->in_subgroup || s->phase % 2 == 1);

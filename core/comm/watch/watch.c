@@ -291,7 +291,6 @@ void dpt_watch_check_start(struct dpt_watch *w, double passed)
     }
 }
 
-/* Checks a process that works alone, whose notes are the only sign of progress. */
 void dpt_watch_check_note(struct dpt_watch *w, double passed)
 {
     const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
@@ -152,10 +151,7 @@ static enum dpt_status read_line(struct reader *r, struct dpt_error *err)
 
 static enum dpt_status open_reader(struct reader *r, const char *path, struct dpt_error *err)
 {
-    struct stat info;
-    const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-
-    snprintf(r->path, sizeof r->path, folder ? "%s/hashes.jsonl" : "%s", path);
+    snprintf(r->path, sizeof r->path, dpt_file_is_folder(path) ? "%s/hashes.jsonl" : "%s", path);
     if (!dpt_file_exists(r->path))
         return dpt_fail_errno(err, DPT_BAD_DATA, "%s (log.hashes: true makes a run write it)",
                               r->path);
