@@ -56,6 +56,8 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  * L1: mean of |y - t|
  * HUBER: mean of (y - t)^2 / 2 if |y - t| is at most delta, else of delta (|y - t| - delta / 2)
  *     (Huber 1964)
+ * QUANTILE: mean of quantile (t - y) where y < t, else of (1 - quantile) (y - t) (Koenker & Bassett
+ *     1978)
  * POISSON: mean of exp(y) - t y, the negative log-likelihood of a count t whose rate is exp(y), but
  *     for what does not depend on y (PyTorch's PoissonNLLLoss)
  * BINARY_CROSS_ENTROPY: mean over the outputs of the cross-entropy of sigmoid(y) with t, 0 to 1,
@@ -67,9 +69,10 @@ extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with N
  */
 #define DPT_LOSSES_OF_CLASSES(FIRST, NEXT, LAST)                                                   \
     FIRST(CROSS_ENTROPY, cross_entropy) LAST(FOCAL, focal)
-#define DPT_LOSSES_OF_NUMBERS(FIRST, NEXT, LAST) FIRST(MSE, mse) NEXT(L1, l1) LAST(HUBER, huber)
-#define DPT_LOSSES_OF_COUNTS(FIRST, NEXT, LAST)  FIRST(POISSON, poisson)
-#define DPT_LOSSES_OF_LABELS(FIRST, NEXT, LAST)  FIRST(BINARY_CROSS_ENTROPY, binary_cross_entropy)
+#define DPT_LOSSES_OF_NUMBERS(FIRST, NEXT, LAST)                                                   \
+    FIRST(MSE, mse) NEXT(L1, l1) NEXT(HUBER, huber) LAST(QUANTILE, quantile)
+#define DPT_LOSSES_OF_COUNTS(FIRST, NEXT, LAST) FIRST(POISSON, poisson)
+#define DPT_LOSSES_OF_LABELS(FIRST, NEXT, LAST) FIRST(BINARY_CROSS_ENTROPY, binary_cross_entropy)
 #define DPT_LOSS_LIST(X)                                                                           \
     DPT_LOSSES_OF_CLASSES(X, X, X)                                                                 \
     DPT_LOSSES_OF_NUMBERS(X, X, X)                                                                 \

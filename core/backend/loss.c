@@ -136,6 +136,9 @@ OF_DIFFERENCES(mse, difference *difference, 2 * difference)
 OF_DIFFERENCES(l1, size, sign_of(difference)) /* the gradient is 0 if both are equal */
 OF_DIFFERENCES(huber, size <= delta ? difference * difference / 2 : delta * (size - delta / 2),
                size <= delta ? difference : delta * sign_of(difference))
+/* Koenker & Bassett 1978, "Regression Quantiles", equation 2.1; delta is the quantile. */
+OF_DIFFERENCES(quantile, difference < 0 ? delta * size : (1 - delta) * size,
+               difference < 0 ? -delta : (1 - delta) * sign_of(difference))
 #undef OF_DIFFERENCES
 
 /* mean_j of exp(y_j) - t_j y_j, whose derivative is exp(y_j) - t_j. */

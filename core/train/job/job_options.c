@@ -43,6 +43,13 @@ static const struct dpt_option focal_options[] = {
     {0},
 };
 
+static const struct dpt_option quantile_options[] = {
+    {ROW("quantile", AS_ABOVE, REAL), .fallback = "0.5", .min = 0, .max = 1,
+     .offset = offsetof(struct loss_options, attribute),
+     .help = "the share of the targets that lie below the prediction; 0.5: the median"},
+    {0},
+};
+
 static const struct dpt_option huber_options[] = {
     {ROW("delta", AS_ABOVE, REAL), .fallback = "1", .min = 1e-30, .max = 1e30,
      .offset = offsetof(struct loss_options, attribute),
@@ -66,6 +73,8 @@ LOSS(mse, no_options, "mean squared error over the outputs");
 LOSS(l1, no_options, "mean absolute error over the outputs");
 LOSS(huber, huber_options,
      "squared error over the outputs for small differences, absolute for large ones");
+LOSS(quantile, quantile_options,
+     "pinball loss over the outputs: the model predicts a quantile instead of the mean");
 LOSS(poisson, no_options,
      "negative log-likelihood of counts, and other numbers from 0, whose rates the model predicts: "
      "its outputs are their logarithms; results are rates");

@@ -48,7 +48,7 @@ TRANSFORMS = {"noise": (1, 0, False), "mixup": (1, 0, False), "crop_padding": (1
               "saturation": (3, 2, False), "hue": (3, 2, True)}
 TIMES = ["never", "1 step", "2 steps", "3 steps", "7 steps", "0.4 epochs", "1 epoch", "2 epochs", "10 min", "1 h", "auto", "20 %"]
 # What data each loss takes, and how often. A new loss needs its line.
-DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers", "numbers", "amounts"], "l1": ["numbers", "amounts"], "huber": ["numbers"], "poisson": ["amounts"], "binary_cross_entropy": ["labels"]}
+DATA_OF = {"cross_entropy": ["classes", "classes", "soft"], "focal": ["classes", "soft"], "mse": ["numbers", "numbers", "amounts"], "l1": ["numbers", "amounts"], "huber": ["numbers"], "quantile": ["numbers"], "poisson": ["amounts"], "binary_cross_entropy": ["labels"]}
 # What is monitored of each loss' evaluations beside the loss: what is told whatever the few samples are.
 MONITORS_OF = {"classes": ["accuracy", "balanced_accuracy", "f1", "recall"], "soft": ["accuracy", "precision"], "numbers": ["mae", "rmse"], "amounts": ["mae", "rmse"],
                "labels": ["accuracy", "label_accuracy", "f1"]}

@@ -338,7 +338,8 @@ struct dpt_cuda_flatten_args {
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
     X(focal_##t, loss, loss, lanes, true) X(poisson_##t, loss, loss, lanes, true)                  \
     X(mse_##t, loss, loss, lanes, true) X(l1_##t, loss, loss, lanes, true)                         \
-    X(huber_##t, loss, loss, lanes, true) X(binary_cross_entropy_##t, loss, loss, lanes, true)       \
+    X(huber_##t, loss, loss, lanes, true) X(quantile_##t, loss, loss, lanes, true)                 \
+    X(binary_cross_entropy_##t, loss, loss, lanes, true)                                           \
     X(to_layout_##t, layout, layout, lanes, false)                                                 \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \

@@ -62,8 +62,10 @@ LOSSES = {
     "l1": (0, lambda y, t: abs(y - t).mean(1), no_right, normal),
     # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).
     "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
-    # The description of torch.nn.PoissonNLLLoss with its defaults, log_input=True and full=False.
+    # Koenker & Bassett 1978, "Regression Quantiles", equation 2.1.
+    "quantile": (0.8, lambda y, t: np.where(y < t, 0.8 * (t - y), 0.2 * (y - t)).mean(1), no_right, normal),
     "binary_cross_entropy": (0, weighed_binary, lambda y, t: ((y > 0) == (t != 0)).all(1), weighed),
+    # The description of torch.nn.PoissonNLLLoss with its defaults, log_input=True and full=False.
     "poisson": (0, lambda y, t: (np.exp(y) - t * y).mean(1), no_right, counts),
 }
 
@@ -260,7 +262,7 @@ def optimizer_rows(text):
 
 
 def write(name, rows, end):
-    """Each row in the place of that of its name, or behind the last one."""
+    """Each row in the place of that of its name, or after the last one."""
     path = TOP / name
     text = path.read_text()
     for label, row in rows(text) if rows is optimizer_rows else rows():
