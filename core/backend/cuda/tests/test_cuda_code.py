@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = "core/backend/cuda"
+FOLDER = "core/backend/cuda/kernels"
 HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
 NVCC = shutil.which("nvcc") or shutil.which(os.path.join(HOME, "bin", "nvcc"))
 FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
