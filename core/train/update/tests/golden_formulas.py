@@ -63,7 +63,7 @@ LOSSES = {
     # Huber 1964, "Robust Estimation of a Location Parameter", section 1 (there with k in place of delta).
     "huber": (1.5, lambda y, t: np.where(abs(y - t) <= 1.5, (y - t) ** 2 / 2, 1.5 * abs(y - t) - 1.5 ** 2 / 2).mean(1), no_right, normal),
     # Koenker & Bassett 1978, "Regression Quantiles", equation 2.1.
-    "quantile": (0.8, lambda y, t: np.where(y < t, 0.8 * (t - y), 0.2 * (y - t)).mean(1), no_right, normal),
+    "quantile": (0.75, lambda y, t: np.where(y < t, 0.75 * (t - y), 0.25 * (y - t)).mean(1), no_right, normal),
     "binary_cross_entropy": (0, weighed_binary, lambda y, t: ((y > 0) == (t != 0)).all(1), weighed),
     # The description of torch.nn.PoissonNLLLoss with its defaults, log_input=True and full=False.
     "poisson": (0, lambda y, t: (np.exp(y) - t * y).mean(1), no_right, counts),
