@@ -204,7 +204,6 @@ enum dpt_status dpt_plan_measure(struct dpt_plan *plan, struct dpt_error *err);
 void dpt_plan_fill_memory(struct dpt_plan *plan);
 /* Plans each stage by itself; the one that needs most stays. Errors: RANK. */
 enum dpt_status dpt_plan_stages(struct dpt_plan *plan, struct dpt_error *err);
-void dpt_plan_release_stages(struct dpt_plan *plan);
 /* Fills plan->axes, and with stages what rank 0 and a node need. */
 void dpt_plan_fill_mesh(struct dpt_plan *plan);
 

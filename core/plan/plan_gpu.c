@@ -242,7 +242,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
          * faster. */
         step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
         network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
-                  dpt_gradient_reduction_choose(&p->layout)->sends(&p->layout) / 2;
+                  dpt_gradient_reduction_choose(&p->layout)->sends / 2;
         step->local -= fmin(step->local, hidden);
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network += network - fmin(network, hidden);

@@ -184,7 +184,7 @@ static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     const struct dpt_layout *l = &p->layout;
-    const double ranks = l->replicas, sends = dpt_gradient_reduction_choose(l)->sends(l);
+    const double ranks = l->replicas, sends = dpt_gradient_reduction_choose(l)->sends;
 
     axis->ranks = l->replicas;
     for (int k = 0; k < l->stages; k++) {

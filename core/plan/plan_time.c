@@ -192,7 +192,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     if (d->nodes > 1)
         step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add)
                                : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
-                         dpt_gradient_reduction_choose(&p->layout)->sends(&p->layout) / 2;
+                         dpt_gradient_reduction_choose(&p->layout)->sends / 2;
 }
 
 static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)

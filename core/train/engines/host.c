@@ -255,7 +255,7 @@ out:
 /* Takes the pages of what this rank owns now, so that no step waits for them. */
 static void touch_slots(struct dpt_trainer *t)
 {
-    const struct dpt_slice own = dpt_host_update_owned(t);
+    const struct dpt_slice own = dpt_gradient_own(t);
 
     for (int k = 0; k < t->arenas.slots; k++)
         memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));

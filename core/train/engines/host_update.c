@@ -93,16 +93,11 @@ out:
     return status;
 }
 
-struct dpt_slice dpt_host_update_owned(const struct dpt_trainer *t)
-{
-    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
-}
-
 /* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
 static void measure_range(struct dpt_host_update *u, int thread, int threads)
 {
     struct dpt_trainer *t = u->t;
-    const struct dpt_slice own = dpt_host_update_owned(t);
+    const struct dpt_slice own = dpt_gradient_own(t);
     size_t begin, end;
 
     dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
@@ -153,7 +148,7 @@ static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *e
     struct dpt_trainer *t = u->t;
     const struct dpt_group *node = &dpt_trainer_replicas(t)->node;
     const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
-    struct dpt_slice own = dpt_host_update_owned(t);
+    struct dpt_slice own = dpt_gradient_own(t);
 
     if (t->arenas.shared.bytes != NULL) {
         dpt_thread_part(floats, node->rank, node->size, &own.begin, &own.end);

@@ -30,7 +30,4 @@ enum dpt_status dpt_host_update_squares(struct dpt_host_update *update, double *
 enum dpt_status dpt_host_update_weights(struct dpt_host_update *update,
                                         const struct dpt_update *how, struct dpt_error *err);
 
-/* What this rank updates. */
-struct dpt_slice dpt_host_update_owned(const struct dpt_trainer *t);
-
 #endif

@@ -107,17 +107,12 @@ void dpt_units_close(struct dpt_trainer *t)
     t->units = (struct dpt_units){0};
 }
 
-static struct dpt_slice own_slice(const struct dpt_trainer *t)
-{
-    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
-}
-
 static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t bytes = (size_t)graph->arena * sizeof(float);
-    const struct dpt_slice own = own_slice(t);
+    const struct dpt_slice own = dpt_gradient_own(t);
     float *whole = dpt_reserve(bytes); /* one tensor of it is there at a time */
 
     if (whole == NULL)
@@ -176,11 +171,6 @@ enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err)
 
 /* --- a unit's weights ------------------------------------------------------------------------- */
 
-enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_error *err)
-{
-    return t->reduction.type->gather(t, unit, err);
-}
-
 /* The argument of derive. */
 struct derived {
     struct dpt_trainer *t;
@@ -212,7 +202,7 @@ enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_err
 void dpt_units_release(struct dpt_trainer *t, int unit)
 {
     const size_t begin = t->stage->edge[unit], end = t->stage->edge[unit + 1];
-    const struct dpt_slice own = own_slice(t);
+    const struct dpt_slice own = dpt_gradient_own(t);
     float *const params = t->arenas.params;
 
     dpt_decommit(params + begin, params + (own.begin < end ? own.begin : end));

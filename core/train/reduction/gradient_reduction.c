@@ -18,12 +18,6 @@ float *dpt_gradient_no_weights(const struct dpt_trainer *t)
     return NULL;
 }
 
-double dpt_gradient_sends_twice(const struct dpt_layout *l)
-{
-    (void)l;
-    return 2;
-}
-
 enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err)
 {
     (void)t, (void)err;

@@ -32,14 +32,8 @@ static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trai
     return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS};
 }
 
-/* The learned floats, and what follows floats [0, end). */
-static inline struct dpt_gradient_range dpt_gradient_learned(const struct dpt_trainer *t)
-{
-    return (struct dpt_gradient_range){0, (size_t)dpt_trainer_graph(t)->floats};
-}
-
-static inline struct dpt_gradient_range dpt_gradient_behind(const struct dpt_trainer *t,
-                                                            int64_t end)
+/* What follows floats [0, end). */
+static inline struct dpt_gradient_range dpt_gradient_after(const struct dpt_trainer *t, int64_t end)
 {
     return (struct dpt_gradient_range){(size_t)end, dpt_gradient_whole(t).end};
 }
@@ -76,8 +70,9 @@ struct dpt_gradient_reduction_type {
     enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
                            const float flags[DPT_FLAGS], struct dpt_error *err);
     /* How often a rank sends all but its own part of the gradient, or of the updated weights, in
-     * `sum` and `share`. */
-    double (*sends)(const struct dpt_layout *layout);
+     * `sum` and `share`: twice, to who adds up and back to all; once, if rounds have summed the
+     * gradient, so that only the weights are sent; never, if units gather these. */
+    double sends;
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
      * if the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
@@ -112,6 +107,12 @@ struct dpt_gradient_reduction_type {
     bool in_slices; /* a rank has only the sum of what it owns, in slice_sum until the next step */
 };
 
+/* What this rank owns. */
+static inline struct dpt_slice dpt_gradient_own(const struct dpt_trainer *t)
+{
+    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+}
+
 /* Writes metric sums as words of the tail. */
 static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *metric_sums)
 {
@@ -125,8 +126,6 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
 const float *dpt_gradient_sum(const struct dpt_trainer *t);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);
-double
-dpt_gradient_sends_twice(const struct dpt_layout *layout); /* to who adds up, and back to all */
 enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, int each,
                                        struct dpt_error *err);

@@ -145,7 +145,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
     .done = done,
     .again = again,
     .sum = sum,
-    .sends = dpt_gradient_sends_twice,
+    .sends = 2,
     .sums_of_squares = sums_of_squares,
     DPT_GRADIENT_OWNS_ALL,
 };

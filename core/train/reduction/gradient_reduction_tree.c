@@ -369,23 +369,10 @@ static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
     return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
 }
 
-/* If rounds have summed the gradient, only the weights are sent; and units gather these. */
-static double sends_weights(const struct dpt_layout *l)
-{
-    (void)l;
-    return 1;
-}
-
 /* Waits until the owners of a node have written what all read: their slices, and the state. */
 static enum dpt_status await_owners(struct dpt_trainer *t, struct dpt_error *err)
 {
     return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
-}
-
-static double sends_nothing(const struct dpt_layout *l)
-{
-    (void)l;
-    return 0;
 }
 
 static const float *slice_sum(const struct dpt_trainer *t)
@@ -423,8 +410,8 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
 /* The members that do not depend on who owns the parameters. */
 #define OF_TREE                                                                                    \
     .open = open_tree, .bytes = bytes, .close = close_tree, .begin = begin, .target = target,      \
-    .done = done, .again = again, .sum = sum, .sends = dpt_gradient_sends_twice,                   \
-    .sums_of_squares = sums_of_squares, .of_rows = true
+    .done = done, .again = again, .sum = sum, .sends = 2, .sums_of_squares = sums_of_squares,      \
+    .of_rows = true
 
 /* The members of shards in place of DPT_GRADIENT_OWNS_ALL, with how all ranks get the owners'
  * weights. */
@@ -452,7 +439,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_round_robin = {
     OF_ROUNDS,
     OWNS_A_SLICE,
     SHARES,
-    .sends = sends_weights,
+    .sends = 1,
 };
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_units = {
@@ -461,5 +448,5 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_units = {
     .weights = dpt_gradient_no_weights,
     .share = await_owners,
     .gather = gather_unit,
-    .sends = sends_nothing,
+    .sends = 0,
 };

@@ -30,7 +30,7 @@ static struct dpt_slice written(const struct dpt_trainer *t)
     if (t->arenas.shared.bytes != NULL)
         dpt_thread_part(own.end, replicas->node.rank, replicas->node.size, &own.begin, &own.end);
     else if (t->reduction.type != NULL) /* else a device takes the steps: each rank has all */
-        own = t->reduction.type->slice(t, replicas->world.rank);
+        own = dpt_gradient_own(t);
     return own;
 }
 

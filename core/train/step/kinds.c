@@ -10,7 +10,7 @@
 
 static enum dpt_status gather(struct dpt_runner *r, struct dpt_error *err)
 {
-    return dpt_units_gather(r->t, r->action->unit, err);
+    return r->t->reduction.type->gather(r->t, r->action->unit, err);
 }
 
 static enum dpt_status derive(struct dpt_runner *r, struct dpt_error *err)

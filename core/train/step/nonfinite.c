@@ -193,8 +193,7 @@ static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor 
 {
     const float *sum = tensor->state ? t->reduction.sum : t->reduction.type->slice_sum(t);
     const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
-    const struct dpt_slice own =
-        tensor->state ? all : t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+    const struct dpt_slice own = tensor->state ? all : dpt_gradient_own(t);
     const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count;
 
     for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)

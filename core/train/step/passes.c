@@ -295,7 +295,7 @@ static void hand_over(struct dpt_runner *r, int thread, int32_t i, int32_t n,
 {
     struct dpt_trainer *t = r->t;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
-    const struct dpt_gradient_range extra = dpt_gradient_behind(t, graph->floats);
+    const struct dpt_gradient_range extra = dpt_gradient_after(t, graph->floats);
     bool add = false;
     float *whole = t->reduction.type->extra != NULL
                        ? t->reduction.type->extra(t, thread)
