@@ -21,8 +21,10 @@ struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
                                .overwrite = overwrite};
 }
 
-/* What rank 0 found, beside the state. */
+/* What rank 0 found, beside the state; and where it looks. */
 struct found {
+    struct dpt_trainer *t;
+    const struct dpt_resume *resume;
     enum dpt_resumed resumed;
     char path[PATH_MAX]; /* the checkpoint's */
     char *plans;         /* the kernels that it was made with; NULL: it does not say */
@@ -318,10 +320,12 @@ out:
     return status;
 }
 
-static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
-                              struct dpt_state *state, struct found *found, struct dpt_error *err)
+static enum dpt_status choose(void *arg, struct dpt_state *state, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct found *found = arg;
+    struct dpt_trainer *t = found->t;
+    const struct dpt_resume *resume = found->resume;
     int64_t end = -1;
     bool early = false;
 
@@ -381,18 +385,10 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     struct dpt_state state = dpt_trainer_state(t, job_text);
-    struct found found = {0};
-    struct dpt_error other;
-    enum dpt_status followed;
+    struct found found = {.t = t, .resume = resume, .resumed = DPT_RESUMED_NOT};
 
-    *resumed = DPT_RESUMED_NOT;
-    if (world->rank == 0)
-        status = dpt_trainer_open_whole(t, &state, err);
-    if (world->rank == 0 && status == DPT_OK)
-        status = choose(t, resume, &state, &found, err);
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_read(t, &state, choose, &found, err), err));
     *resumed = found.resumed;
-    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
-    DPT_TRY(dpt_group_agree(world, status == DPT_OK ? followed : status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
     if (*resumed != DPT_RESUMED)
         goto out;
@@ -404,13 +400,11 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epochs(t);
     DPT_TRY(dpt_trainer_share_targets(t, err));
-    DPT_TRY(dpt_trainer_broadcast_params(t, err));
-    DPT_TRY(dpt_trainer_broadcast_slots(t, err));
+    DPT_TRY(dpt_trainer_broadcast(t, true, err));
     DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
     tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
-    dpt_trainer_close_whole(t, &state);
     free(found.plans);
     return status;
 }

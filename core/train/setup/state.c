@@ -30,18 +30,13 @@ static int owners_of(const struct dpt_trainer *t, int k)
     return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : t->layout.owners;
 }
 
-static float *arena_of(const struct dpt_trainer *t, int k)
+float *dpt_trainer_arena(const struct dpt_trainer *t, int k)
 {
     if (k >= 0)
         return t->arenas.slot[k];
     if (k == DPT_PARAMS)
         return t->arenas.params;
     return owners_of(t, k) > 1 ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
-}
-
-const float *dpt_trainer_arena(const struct dpt_trainer *t, int k)
-{
-    return arena_of(t, k);
 }
 
 bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
@@ -78,7 +73,7 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
                                          (struct dpt_range){(int64_t)at, (int64_t)end});
 
-    *from = arena_of(t, k);
+    *from = dpt_trainer_arena(t, k);
     if (here.last > here.first)
         *from += own->offset + (here.first - begins);
     return here;
@@ -209,7 +204,7 @@ struct gift {
     int k;
 };
 
-/* Rank 0 calls it while the others are in dpt_trainer_follow. */
+/* Rank 0 calls it while the others are in `follow`. */
 static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
                             struct dpt_error *err)
 {
@@ -224,7 +219,9 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err)
+/* If ranks keep parts, collective once rank 0 has read a state or failed: the others take what they
+ * keep of each tensor that it reads. */
+static enum dpt_status follow(const struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct gift gift = {.n = -1};
@@ -240,8 +237,10 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
-                                       struct dpt_error *err)
+/* If ranks keep parts, the state gets address space for the whole model, on rank 0, in place of its
+ * own arenas, and gives each tensor away at once. */
+static enum dpt_status open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+                                  struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
     const size_t bytes = (size_t)graph->arena * sizeof(float);
@@ -259,7 +258,7 @@ enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_s
     return state->params != NULL ? DPT_OK : dpt_fail_memory(err, "the whole model", (double)bytes);
 }
 
-void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state)
+static void close_whole(const struct dpt_trainer *t, struct dpt_state *state)
 {
     const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
 
@@ -270,21 +269,32 @@ void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *stat
         dpt_unreserve(state->slot[k], bytes);
 }
 
-enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
+                                 enum dpt_status (*read)(void *arg, struct dpt_state *state,
+                                                         struct dpt_error *err),
+                                 void *arg, struct dpt_error *err)
 {
-    return t->layout.streams
-               ? DPT_OK
-               : dpt_group_broadcast(&t->comm->world, 0, t->arenas.params,
-                                     (size_t)t->model.graph.arena * sizeof(float), err);
+    enum dpt_status status = DPT_OK, followed;
+    struct dpt_error other;
+
+    if (t->comm->world.rank == 0)
+        status = open_whole(t, state, err);
+    if (t->comm->world.rank == 0 && status == DPT_OK)
+        status = read(arg, state, err);
+    followed = follow(t, status == DPT_OK ? err : &other);
+    close_whole(t, state);
+    return status == DPT_OK ? followed : status;
 }
 
-enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_trainer_broadcast(struct dpt_trainer *t, bool slots, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = &t->model.graph;
 
-    for (int k = 0; k < t->arenas.slots && !t->layout.streams; k++)
-        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, t->arenas.slot[k],
-                                    (size_t)t->model.graph.floats * sizeof(float), err));
+    for (int k = DPT_PARAMS; k < (slots ? t->arenas.slots : 0) && !t->layout.streams; k++)
+        DPT_TRY(dpt_group_broadcast(
+            &t->comm->world, 0, dpt_trainer_arena(t, k),
+            (size_t)(k == DPT_PARAMS ? graph->arena : graph->floats) * sizeof(float), err));
 out:
     return status;
 }
@@ -321,7 +331,7 @@ enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, i
         DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, room, err));
         *x = t->comm->world.rank == 0 ? room : NULL;
     } else if (t->comm->world.rank == 0) {
-        *x = arena_of(t, k) + tensor->offset;
+        *x = dpt_trainer_arena(t, k) + tensor->offset;
     }
 out:
     return status;
@@ -399,7 +409,7 @@ enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status 
     const struct dpt_group *world = &t->comm->world;
 
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_trainer_broadcast_params(t, err));
+    DPT_TRY(dpt_trainer_broadcast(t, false, err));
     DPT_TRY(dpt_trainer_share_targets(t, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
@@ -432,17 +442,26 @@ enum dpt_status dpt_trainer_check_columns(const struct dpt_trainer *t,
     return check_text(t, file, "/columns", dpt_dataset_check_columns, err);
 }
 
+/* The arguments of load_params. */
+struct loading {
+    struct dpt_trainer *t;
+    const char *path;
+    unsigned how;
+};
+
 /* Loads the parameters, on rank 0. */
-static enum dpt_status load_params(struct dpt_trainer *t, struct dpt_state *state, const char *path,
-                                   unsigned how, struct dpt_error *err)
+static enum dpt_status load_params(void *arg, struct dpt_state *state, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct loading *loading = arg;
+    const struct dpt_trainer *t = loading->t;
     struct dpt_checkpoint file = {0};
+    char path[PATH_MAX];
 
-    DPT_TRY(dpt_trainer_open_whole(t, state, err));
+    dpt_checkpoint_resolve(loading->path, path);
     DPT_TRY(dpt_checkpoint_verify(path, err));
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
-    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | how, NULL, err));
+    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | loading->how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));
     /* A number must mean the same class to the model and in the sets. */
     DPT_TRY(check_text(t, &file, "/classes", dpt_dataset_compare_classes, err));
@@ -456,15 +475,10 @@ out:
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, unsigned how,
                                         struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK, followed;
+    struct loading loading = {t, path, how};
     struct dpt_state state = {
         .graph = &t->model.graph, .params = t->arenas.params, .targets = &t->targets};
-    struct dpt_error other;
-    char file[PATH_MAX];
 
-    if (t->comm->world.rank == 0)
-        status = load_params(t, &state, dpt_checkpoint_resolve(path, file), how, err);
-    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
-    dpt_trainer_close_whole(t, &state);
-    return dpt_trainer_share_params(t, status == DPT_OK ? followed : status, err);
+    return dpt_trainer_share_params(t, dpt_trainer_read(t, &state, load_params, &loading, err),
+                                    err);
 }

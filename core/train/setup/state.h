@@ -15,8 +15,8 @@
 /* The arenas beside the slots, which are numbered from 0 on. The gradient is the last sum. */
 enum { DPT_PARAMS = -1, DPT_GRADIENT = -2 };
 
-/* One of the arenas of this rank, where all floats have their places; it is only read. */
-const float *dpt_trainer_arena(const struct dpt_trainer *t, int k);
+/* One of the arenas of this rank, where all floats have their places. */
+float *dpt_trainer_arena(const struct dpt_trainer *t, int k);
 /* Whether rank 0 has all of it, as of weights that a node has once; else the ranks have parts. */
 bool dpt_trainer_has_all(const struct dpt_trainer *t, int k);
 /* The learned floats of it that a replica keeps for all: in slices its own; else all of them, by
@@ -36,25 +36,23 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
  * parts of it; else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
-/* Collective. Gives all ranks rank 0's parameters, or its slots, where it has all of them; else
- * they have theirs already (dpt_trainer_follow). Errors: RANK. */
-enum dpt_status dpt_trainer_broadcast_params(struct dpt_trainer *t, struct dpt_error *err);
-enum dpt_status dpt_trainer_broadcast_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective. Gives all ranks rank 0's parameters, and with `slots` its slots, if it has all of them;
+ * else they have theirs already (dpt_trainer_read). Errors: RANK. */
+enum dpt_status dpt_trainer_broadcast(struct dpt_trainer *t, bool slots, struct dpt_error *err);
 /* All other ranks call it while rank 0 saves a state: it sends rank 0 what this rank keeps for it.
  * If rank 0 has all, it does nothing. Errors: RANK. */
 enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * If ranks keep parts (t->layout.streams), rank 0 reads a checkpoint into address space for the
- * whole model, which is there from open to close: `state` gets it in place of its own arenas, and
- * gives each tensor away at once. On other ranks, and elsewhere, both do nothing. Errors: RANK.
+ * Collective. Rank 0 reads a checkpoint, or other weights, into the state by `read`. If ranks keep
+ * parts (t->layout.streams), the state has address space for the whole model meanwhile, in place of
+ * rank 0's own arenas, and the others take what they keep of each tensor at once. Errors: of `read`,
+ * which the others do not know yet; RANK.
  */
-enum dpt_status dpt_trainer_open_whole(const struct dpt_trainer *t, struct dpt_state *state,
-                                       struct dpt_error *err);
-/* If ranks keep parts, collective once rank 0 has read such a state or failed: the others take from
- * it what they keep of each tensor that it reads. Else it does nothing. Errors: RANK. */
-enum dpt_status dpt_trainer_follow(const struct dpt_trainer *t, struct dpt_error *err);
-void dpt_trainer_close_whole(const struct dpt_trainer *t, struct dpt_state *state);
+enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
+                                 enum dpt_status (*read)(void *arg, struct dpt_state *state,
+                                                         struct dpt_error *err),
+                                 void *arg, struct dpt_error *err);
 
 /* Collective. Gives all ranks rank 0's scale of the targets. Errors: MPI. */
 enum dpt_status dpt_trainer_share_targets(struct dpt_trainer *t, struct dpt_error *err);

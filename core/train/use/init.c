@@ -18,12 +18,20 @@ static enum dpt_status check_finite(const struct dpt_weights *w, const struct dp
     return DPT_OK;
 }
 
+/* The arguments of load. */
+struct loading {
+    const struct dpt_trainer *t;
+    struct dpt_init_result *result;
+};
+
 /* Loads the weights, on rank 0. The parameters that no tensor of the file becomes stay as they
  * are. */
-static enum dpt_status load(struct dpt_trainer *t, const struct dpt_state *whole,
-                            struct dpt_init_result *result, struct dpt_error *err)
+static enum dpt_status load(void *arg, struct dpt_state *whole, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct loading *loading = arg;
+    const struct dpt_trainer *t = loading->t;
+    struct dpt_init_result *result = loading->result;
     const struct dpt_job *job = t->job;
     const struct dpt_match_options options = {.map = job->init.map.at,
                                               .n_map = job->init.map.n,
@@ -62,25 +70,14 @@ out:
 enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *result,
                                  struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
+    struct loading loading = {t, result};
     struct dpt_state whole = {.params = t->arenas.params};
-    struct dpt_error other;
-    enum dpt_status followed;
 
     *result = (struct dpt_init_result){0};
     if (t->job->init.from == NULL)
         return DPT_OK;
     dpt_comm_note(t->comm, 0, "reading the weights to begin with");
-    if (world->rank == 0)
-        status = dpt_trainer_open_whole(t, &whole, err);
-    if (world->rank == 0 && status == DPT_OK)
-        status = load(t, &whole, result, err);
-    followed = dpt_trainer_follow(t, status == DPT_OK ? err : &other);
-    status = status == DPT_OK ? followed : status;
-    status = dpt_trainer_share_params(t, status, err);
-    dpt_trainer_close_whole(t, &whole);
-    return status;
+    return dpt_trainer_share_params(t, dpt_trainer_read(t, &whole, load, &loading, err), err);
 }
 
 void dpt_init_release(struct dpt_init_result *result)
