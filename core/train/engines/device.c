@@ -406,7 +406,8 @@ static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
     if (!dpt_fault_strikes(&t->fault, rank, step))
         return DPT_OK;
     DPT_TRY(fetch(t, false, err));
-    DPT_TRY(dpt_fault_strike(&t->fault, rank, step, t->arenas.params, t->model.graph.floats, err));
+    DPT_TRY(
+        dpt_fault_strike(&t->fault, rank, step, 0, t->arenas.params, t->model.graph.floats, err));
     DPT_TRY(put(t, err));
 out:
     return status;

@@ -36,7 +36,7 @@ static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
 
     DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
-    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->arenas.params,
+    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, 0, t->arenas.params,
                              dpt_trainer_graph(t)->floats, err));
     DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);

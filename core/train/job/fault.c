@@ -155,31 +155,13 @@ static enum dpt_status strike(const struct dpt_fault *fault, float *params, int6
     return action->run != NULL ? action->run(fault, params, n, err) : DPT_OK;
 }
 
-/* Whether the fault strikes at this point of the step: at its begin, or in one of its exchanges. */
-static bool strikes_at(const struct dpt_fault *fault, int rank, int64_t step, int64_t exchange)
-{
-    return dpt_fault_strikes(fault, rank, step) && fault->exchange == exchange &&
-           !fault->action->evaluation;
-}
-
-enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
+enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step, int64_t at,
                                  float *params, int64_t n, struct dpt_error *err)
 {
-    return strikes_at(fault, rank, step, 0) ? strike(fault, params, n, err) : DPT_OK;
-}
-
-enum dpt_status dpt_fault_strike_exchange(const struct dpt_fault *fault, int rank, int64_t step,
-                                          int64_t exchange, struct dpt_error *err)
-{
-    return strikes_at(fault, rank, step, exchange) ? strike(fault, NULL, 0, err) : DPT_OK;
-}
-
-enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
-                                            struct dpt_error *err)
-{
-    if (!dpt_fault_strikes(fault, rank, step) || !fault->action->evaluation)
+    if (!dpt_fault_strikes(fault, rank, step) ||
+        at != (fault->action->evaluation ? DPT_FAULT_EVALUATION : fault->exchange))
         return DPT_OK;
-    return fault->action->run(fault, NULL, 0, err);
+    return strike(fault, params, n, err);
 }
 
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,

@@ -43,18 +43,12 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
 bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step);
 bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
 
-/* Performs the fault if it affects this rank in this step. params: n weights; n may be 0. Errors:
- * the fault's own. */
-enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
+/* Performs the fault if it affects this rank in this step, or the evaluation after it, at this point:
+ * the step's begin (0), an exchange by its number, or DPT_FAULT_EVALUATION. params: n weights; n may
+ * be 0. Errors: the fault's own. */
+enum { DPT_FAULT_EVALUATION = -1 };
+enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step, int64_t at,
                                  float *params, int64_t n, struct dpt_error *err);
-
-/* Performs a fault in an exchange of that step, by the exchange's number. Errors: the fault's
- * own. */
-enum dpt_status dpt_fault_strike_exchange(const struct dpt_fault *fault, int rank, int64_t step,
-                                          int64_t exchange, struct dpt_error *err);
-/* Performs a fault in an evaluation after this step. Errors: the fault's own. */
-enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
-                                            struct dpt_error *err);
 
 /* Performs a fault in the gradient of the rank's first micro-batch, of which the numbers
  * [begin, end) have just been computed. */

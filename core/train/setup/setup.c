@@ -176,7 +176,7 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
     bool opened = false;
 
     dpt_comm_note(t->comm, 0, "setting up the model");
-    mine = dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err);
+    mine = dpt_fault_strike(&t->fault, t->comm->world.rank, 0, 0, NULL, 0, err);
     if (mine == DPT_OK)
         mine = open_sized(t, err);
     for (;;) {

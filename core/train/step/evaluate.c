@@ -226,8 +226,8 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     };
     int64_t step = 0;
 
-    DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
-                                        err));
+    DPT_TRY(dpt_fault_strike(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
+                             DPT_FAULT_EVALUATION, NULL, 0, err));
     memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
     if (w->said.width > 0)
         DPT_TRY(DPT_ALLOCATE(w->said.rows,

@@ -132,8 +132,8 @@ enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *er
 
     r->exchanges++;
     if (!r->failed)
-        struck = dpt_fault_strike_exchange(&t->fault, world->rank, t->progress.step + 1,
-                                           r->exchanges, err);
+        struck = dpt_fault_strike(&t->fault, world->rank, t->progress.step + 1, r->exchanges, NULL,
+                                  0, err);
     r->failed = r->failed || struck != DPT_OK;
     dpt_norm_sums_begin(&sums, kind, &node->in, micro, r->share.samples);
     n = write_blocks(r, &sums, width);
