@@ -54,29 +54,27 @@ static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_
     return true;
 }
 
-/* Refuses settings that do not work if ranks divide layers. */
-static void finish_tensor(const struct dpt_job *job, struct dpt_conf *conf)
+/* Refuses a key of `parallel` without the sums that do not depend on it. who: may vary. */
+static bool check_sums(const struct dpt_job *job, struct dpt_conf *conf, const char *key,
+                       const char *who)
 {
-    const struct dpt_conf_node *at = dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor");
-    const char *why = NULL;
-
-    if (job->parallel.tensor == 1)
-        return;
-    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
-              "add it, or leave tensor out";
-    else if (job->device.kind == DPT_DEVICE_CUDA)
-        why = "runs on device.kind: cpu or ref; GPUs divide a model by parallel.pipeline";
-    if (why != NULL)
-        dpt_conf_mistake(conf, at, "parallel.tensor", "%s", why);
+    if (job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
+        return true;
+    dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), key),
+                     dpt_option_path(conf, "parallel", key, 0),
+                     "needs comm.reduction: reproducible, whose sums are the same whoever %s; "
+                     "add it, or leave %s out",
+                     who, key);
+    return false;
 }
 
-/* Refuses settings that do not work with pipeline stages. */
-static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
+/* Refuses settings that do not work with what ranks divide. */
+static void check_parallel(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_pipeline_options *p = &job->parallel.pipeline;
-    const char *why = NULL;
 
+    if (job->parallel.shard != DPT_SHARD_NONE)
+        check_sums(job, conf, "shard", "owns a part");
     if (p->cut.n > 0 && p->stages - 1 != (int64_t)p->cut.n)
         dpt_conf_mistake(
             conf, p->at, "parallel.pipeline.cut",
@@ -84,28 +82,13 @@ static void finish_pipeline(const struct dpt_job *job, struct dpt_conf *conf)
             "of each stage but the first",
             p->cut.n, p->cut.n == 1 ? "" : "s", p->cut.n == 1 ? "s" : "", p->cut.n + 1,
             (long long)p->stages);
-    if (p->stages <= 1)
-        return;
-    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        why = "needs comm.reduction: reproducible, whose sums are the same whoever has a layer; "
-              "add it, or leave pipeline out";
-    if (why != NULL)
-        dpt_conf_mistake(conf, p->at, "parallel.pipeline", "%s", why);
-}
-
-/* Refuses settings that do not work with shards, of which each rank keeps its own. */
-static void finish_shard(const struct dpt_job *job, struct dpt_conf *conf)
-{
-    const char *why = NULL;
-
-    if (job->parallel.shard == DPT_SHARD_NONE)
-        return;
-    if (job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        why = "needs comm.reduction: reproducible, whose sums are the same whoever owns a part; "
-              "add it, or leave shard out";
-    if (why != NULL)
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "shard"),
-                         "parallel.shard", "%s", why);
+    if (p->stages > 1)
+        check_sums(job, conf, "pipeline", "has a layer");
+    if (job->parallel.tensor > 1 && check_sums(job, conf, "tensor", "has a layer") &&
+        job->device.kind == DPT_DEVICE_CUDA)
+        dpt_conf_mistake(
+            conf, dpt_conf_get(dpt_conf_get(conf->root, "parallel"), "tensor"), "parallel.tensor",
+            "runs on device.kind: cpu or ref; GPUs divide a model by parallel.pipeline");
 }
 
 /* Refuses to watch a value of data.valid that no evaluation gives. at: the node that asks for
@@ -235,9 +218,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "device.deterministic",
                          "false does not go with comm.reduction: reproducible, which promises the "
                          "same bytes; leave one of them out");
-    finish_shard(job, conf);
-    finish_pipeline(job, conf);
-    finish_tensor(job, conf);
+    check_parallel(job, conf);
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
