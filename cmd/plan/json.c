@@ -82,7 +82,7 @@ static void rates(const struct dpt_plan *p, struct dpt_json *j)
 
 static void memory(const struct dpt_plan *p, struct dpt_json *j)
 {
-    static const char *const scopes[] = {"rank", "rank 0", "node"};
+    static const char *const scopes[] = {"rank", "rank 0", "node", "node"};
     const struct dpt_plan_traffic *traffic = &p->stages[p->stage->number].traffic;
 
     dpt_json_object(j, "memory");

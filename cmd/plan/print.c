@@ -255,7 +255,7 @@ static void print_device(const struct dpt_plan *p, struct dpt_str *out)
 
 static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 {
-    static const char *const scopes[] = {"", "rank 0", "a node"};
+    static const char *const scopes[] = {"", "rank 0", "a node", "a node"};
     const struct dpt_plan_traffic *traffic = &p->stages[p->stage->number].traffic;
     char a[DIGITS], b[DIGITS], c[DIGITS], line[4 * DIGITS], free[2 * DIGITS];
     int n;

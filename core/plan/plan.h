@@ -54,11 +54,22 @@ struct dpt_plan_spec {
 enum dpt_plan_scope {
     DPT_PLAN_RANK,  /* every rank has it */
     DPT_PLAN_FIRST, /* rank 0 has it */
-    DPT_PLAN_NODE,  /* the ranks of a node share it */
+    DPT_PLAN_NODE,  /* the ranks of a node that have the same stage share it */
+    DPT_PLAN_ONCE,  /* a node has it once, for all stages */
 };
+
+/* What memory is for. */
+#define DPT_PLAN_PART_LIST(X)                                                                      \
+    X(DPT_PLAN_WEIGHTS, "weights")                                                                 \
+    X(DPT_PLAN_GRADIENTS, "gradients")                                                             \
+    X(DPT_PLAN_OPTIMIZER, "optimizer")                                                             \
+    X(DPT_PLAN_VALUES, "values") /* layers' and samples' */                                        \
+    X(DPT_PLAN_OTHER, "other")
+enum dpt_plan_part { DPT_PLAN_PART_LIST(DPT_LIST_NAME) DPT_PLAN_PARTS };
 
 struct dpt_plan_memory {
     const char *name, *key; /* for a person; in JSON */
+    enum dpt_plan_part part;
     enum dpt_plan_scope scope;
     double bytes;
 };
@@ -180,15 +191,6 @@ void dpt_plan_assumption(const struct dpt_plan *plan, char text[DPT_PLAN_TEXT]);
  * second. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
 
-/* What memory is for. */
-#define DPT_PLAN_PART_LIST(X)                                                                      \
-    X(DPT_PLAN_WEIGHTS, "weights")                                                                 \
-    X(DPT_PLAN_GRADIENTS, "gradients")                                                             \
-    X(DPT_PLAN_OPTIMIZER, "optimizer")                                                             \
-    X(DPT_PLAN_VALUES, "values") /* layers' and samples' */                                        \
-    X(DPT_PLAN_OTHER, "other")
-enum dpt_plan_part { DPT_PLAN_PART_LIST(DPT_LIST_NAME) DPT_PLAN_PARTS };
-
 /* What falls to a rank that needs most, of a GPU's memory if it has one: what the ranks of a node
  * share is divided by their number. */
 struct dpt_plan_share {
@@ -260,10 +262,10 @@ void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch's passes (DPT_COMPUTES_) through nodes [first, last). */
 double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro,
                           int computes);
-/* Estimates a step whose compute is known: the busiest of the ranks that add up gradients, so many
- * of them on a node, has so many micro-batches. */
-void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,
-                       int32_t micro, struct dpt_plan_step *step);
+/* Estimates a step of a layout whose compute is known: the busiest rank has so many
+ * micro-batches. */
+void dpt_plan_gpu_step(const struct dpt_plan *plan, const struct dpt_layout *layout, int64_t micros,
+                       struct dpt_plan_step *step);
 
 /* Fills trial->sum and trial->barrier for gradients of so many floats. Errors: RANK. */
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,

@@ -160,20 +160,22 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
         p->adds = p->layout.group;
     p->stored = steps && !set->files && dpt_dataset_in_memory(set, &p->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
-    memcpy(p->device,
-           (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
-               {"context and libraries", "context", DPT_PLAN_RANK, context},
-               {"weights", "weights", DPT_PLAN_RANK, arena},
-               {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
-               {"gradients", "gradients", DPT_PLAN_RANK, arena + sums},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, slots},
-               {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
-               {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
-               {"steps ahead", "input", DPT_PLAN_RANK,
-                steps && !p->stored ? ROOMS * step_samples(p) : 0},
-               {"samples", "samples", DPT_PLAN_RANK, p->stored ? stored : 0},
-           },
-           sizeof p->device);
+    memcpy(
+        p->device,
+        (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
+            {"context and libraries", "context", DPT_PLAN_OTHER, DPT_PLAN_RANK, context},
+            {"weights", "weights", DPT_PLAN_WEIGHTS, DPT_PLAN_RANK, arena},
+            {"weights in other layouts", "copies", DPT_PLAN_WEIGHTS, DPT_PLAN_RANK, copies},
+            {"gradients", "gradients", DPT_PLAN_GRADIENTS, DPT_PLAN_RANK, arena + sums},
+            {"optimizer", "optimizer", DPT_PLAN_OPTIMIZER, DPT_PLAN_RANK, slots},
+            {"activations", "activations", DPT_PLAN_VALUES, DPT_PLAN_RANK,
+             (double)p->program.values},
+            {"workspace", "workspace", DPT_PLAN_VALUES, DPT_PLAN_RANK, (double)p->program.scratch},
+            {"steps ahead", "input", DPT_PLAN_VALUES, DPT_PLAN_RANK,
+             steps && !p->stored ? ROOMS * step_samples(p) : 0},
+            {"samples", "samples", DPT_PLAN_OTHER, DPT_PLAN_RANK, p->stored ? stored : 0},
+        },
+        sizeof p->device);
     p->device_bytes = 0;
     for (int i = 0; i < DPT_PLAN_DEVICE; i++)
         p->device_bytes += p->device[i].bytes;
@@ -223,24 +225,23 @@ double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last,
     return seconds + (computes & DPT_COMPUTES_BACK ? 2 * start : 0);
 }
 
-void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int64_t micros,
-                       int32_t micro, struct dpt_plan_step *step)
+void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int64_t micros,
+                       struct dpt_plan_step *step)
 {
     const double n = (double)p->stage->graph.floats, arena = n * WORD;
-    const double rows = (double)micros * micro;
+    const double rows = (double)micros * l->micro;
     const double sample = (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
-    const int nodes = (ranks + node_ranks - 1) / node_ranks;
+    const int nodes = (l->replicas + l->node_replicas - 1) / l->node_replicas;
     const double memory = p->gpu.bandwidth * reached_bytes;
     const bool steps = p->layout.on_device;
     double hidden, network;
 
-    step->micro = micro;
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
     hidden = steps ? beside * step->compute : 0;
-    if (ranks > 1) {
+    if (l->replicas > 1) {
         /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
          * faster. */
-        step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
+        step->local = 2 * arena / bus + (l->node_replicas > 1 ? 3 * arena / host_sum : 0);
         network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
                   dpt_gradient_reduction_choose(&p->layout)->sends / 2;
         step->local -= fmin(step->local, hidden);

@@ -98,21 +98,19 @@ static double bookkeeping(const struct dpt_plan *p)
                              most / p->data.train.sampler.micro + 1 + p->layout.ranks);
 }
 
+/* Adds up what a rank touches. Its pages include those that it shares, since it reads all of them in
+ * an epoch. */
 static void sum_memory(struct dpt_plan *p)
 {
-    double rank = 0, first = 0, node = 0;
+    double own = 0, shared = 0;
 
     for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
         const struct dpt_plan_memory *m = &p->memory[i];
 
-        rank += m->scope == DPT_PLAN_RANK ? m->bytes : 0;
-        first += m->scope == DPT_PLAN_FIRST ? m->bytes : 0;
-        node += m->scope == DPT_PLAN_NODE ? m->bytes : 0;
+        own += m->scope == DPT_PLAN_RANK ? m->bytes : 0;
+        shared += m->scope == DPT_PLAN_NODE || m->scope == DPT_PLAN_ONCE ? m->bytes : 0;
     }
-    /* A rank's pages include those that it shares, since it reads all of them in an epoch. */
-    p->other_rank = rank + node;
-    p->first_rank = p->other_rank + first;
-    p->node = rank * p->spec.node_ranks + first + node;
+    p->other_rank = own + shared;
 }
 
 void dpt_plan_fill_memory(struct dpt_plan *p)
@@ -134,33 +132,35 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
     }
-    memcpy(p->memory,
-           (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
-               {"program", "base", DPT_PLAN_RANK,
-                p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
-               {"weights", "weights", once ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-                once ? arena : dpt_layout_parameter_room(l, stage) * WORD},
-               {"weights in other layouts", "copies",
-                program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-                (double)program.copies},
-               {"gradients", "gradients", DPT_PLAN_RANK, gradients},
-               {"optimizer", "optimizer",
-                dpt_layout_shares_slots(l, stage) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
-                l->slots * learned / l->owners},
-               {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
-               {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
-               {"input buffers", "input", DPT_PLAN_RANK, input_bytes(p)},
-               {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
-               {"columns of divided layers", "divided", DPT_PLAN_RANK, divided},
-               {"divided layers, shared", "divided_shared", DPT_PLAN_RANK, told},
-               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(p) + statistics_bytes(p)},
-               {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
-                saves ? (l->streams ? 0 : (double)p->checkpoint) + saving : 0},
-               {"libraries, shared", "libraries", DPT_PLAN_NODE, p->libraries},
-               {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
-               {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
-           },
-           sizeof p->memory);
+    memcpy(
+        p->memory,
+        (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
+            {"program", "base", DPT_PLAN_OTHER, DPT_PLAN_RANK,
+             p->process + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
+            {"weights", "weights", DPT_PLAN_WEIGHTS, once ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             once ? arena : dpt_layout_parameter_room(l, stage) * WORD},
+            {"weights in other layouts", "copies", DPT_PLAN_WEIGHTS,
+             program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             (double)program.copies},
+            {"gradients", "gradients", DPT_PLAN_GRADIENTS, DPT_PLAN_RANK, gradients},
+            {"optimizer", "optimizer", DPT_PLAN_OPTIMIZER,
+             dpt_layout_shares_slots(l, stage) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+             l->slots * learned / l->owners},
+            {"activations", "activations", DPT_PLAN_VALUES, DPT_PLAN_RANK, (double)program.values},
+            {"workspace", "workspace", DPT_PLAN_VALUES, DPT_PLAN_RANK, (double)program.scratch},
+            {"input buffers", "input", DPT_PLAN_VALUES, DPT_PLAN_RANK, input_bytes(p)},
+            {"samples read ahead", "read_ahead", DPT_PLAN_VALUES, DPT_PLAN_RANK, read_ahead(p)},
+            {"columns of divided layers", "divided", DPT_PLAN_WEIGHTS, DPT_PLAN_RANK, divided},
+            {"divided layers, shared", "divided_shared", DPT_PLAN_VALUES, DPT_PLAN_RANK, told},
+            {"norms, losses", "books", DPT_PLAN_OTHER, DPT_PLAN_RANK,
+             bookkeeping(p) + statistics_bytes(p)},
+            {"checkpoint being saved", "saver", DPT_PLAN_OTHER, DPT_PLAN_FIRST,
+             saves ? (l->streams ? 0 : (double)p->checkpoint) + saving : 0},
+            {"libraries, shared", "libraries", DPT_PLAN_OTHER, DPT_PLAN_ONCE, p->libraries},
+            {"gradients, shared", "gradients_shared", DPT_PLAN_GRADIENTS, DPT_PLAN_NODE, shared},
+            {"samples", "samples", DPT_PLAN_OTHER, DPT_PLAN_ONCE, node_data(p)},
+        },
+        sizeof p->memory);
     sum_memory(p);
 }
 

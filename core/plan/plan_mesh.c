@@ -1,6 +1,5 @@
 /* The share of a plan that is the mesh's: what each stage needs, and what each axis sends. */
 #include <math.h>
-#include <string.h>
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
@@ -12,20 +11,13 @@ enum { WORD = sizeof(float) };
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* A node has it once for all stages. */
-static bool is_once(const struct dpt_plan_memory *memory)
-{
-    return memory->scope == DPT_PLAN_NODE &&
-           (strcmp(memory->key, "libraries") == 0 || strcmp(memory->key, "samples") == 0);
-}
-
-/* Adds up a scope of the memory that was filled in last: what a node has once, or all the rest. */
-static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope, bool once)
+/* Adds up a scope of the memory that was filled in last. */
+static double sum_scope(const struct dpt_plan *p, enum dpt_plan_scope scope)
 {
     double sum = 0;
 
     for (int i = 0; i < DPT_PLAN_MEMORY; i++)
-        if (p->memory[i].scope == scope && is_once(&p->memory[i]) == once)
+        if (p->memory[i].scope == scope)
             sum += p->memory[i].bytes;
     return sum;
 }
@@ -43,7 +35,7 @@ static double largest_node(const struct dpt_plan *p)
     double most = 0;
 
     for (int begin = 0; begin < p->spec.ranks; begin += each) {
-        double node = begin == 0 ? sum_scope(p, DPT_PLAN_FIRST, false) : 0;
+        double node = begin == 0 ? sum_scope(p, DPT_PLAN_FIRST) : 0;
         int before = -1;
 
         for (int r = begin; r < begin + each && r < p->spec.ranks; r++) {
@@ -54,7 +46,7 @@ static double largest_node(const struct dpt_plan *p)
         }
         most = fmax(most, node);
     }
-    return most + sum_scope(p, DPT_PLAN_NODE, true);
+    return most + sum_scope(p, DPT_PLAN_ONCE);
 }
 
 /* Plans the memory of a stage's ranks. */
@@ -83,8 +75,8 @@ static enum dpt_status fill_stage(struct dpt_plan *p, int k, struct dpt_error *e
     DPT_TRY(dpt_plan_read_list(l, own, &stage->traffic, err));
     stage->first = nodes[own->first].name;
     stage->bytes = p->other_rank;
-    stage->own = sum_scope(p, DPT_PLAN_RANK, false);
-    stage->shared = sum_scope(p, DPT_PLAN_NODE, false) * fmin(l->tensor, p->spec.node_ranks);
+    stage->own = sum_scope(p, DPT_PLAN_RANK);
+    stage->shared = sum_scope(p, DPT_PLAN_NODE) * fmin(l->tensor, p->spec.node_ranks);
     stage->device = p->device_bytes;
     stage->in_flight =
         (int)fmin(stage->traffic.in_flight * l->group, (double)dpt_layout_most_micros(l));
@@ -120,41 +112,22 @@ out:
     return status;
 }
 
-/* A row per kind of the host's and the device's memory, except what rank 0 has alone. */
-static const struct {
-    const char *key;
-    enum dpt_plan_part part;
-} parts[] = {
-    {"weights", DPT_PLAN_WEIGHTS},       {"copies", DPT_PLAN_WEIGHTS},
-    {"gradients", DPT_PLAN_GRADIENTS},   {"gradients_shared", DPT_PLAN_GRADIENTS},
-    {"optimizer", DPT_PLAN_OPTIMIZER},   {"activations", DPT_PLAN_VALUES},
-    {"workspace", DPT_PLAN_VALUES},      {"input", DPT_PLAN_VALUES},
-    {"read_ahead", DPT_PLAN_VALUES},     {"divided", DPT_PLAN_WEIGHTS},
-    {"divided_shared", DPT_PLAN_VALUES},
-};
-
-static enum dpt_plan_part part_of(const char *key)
-{
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        if (strcmp(parts[i].key, key) == 0)
-            return parts[i].part;
-    return DPT_PLAN_OTHER;
-}
-
 static void add_shares(const struct dpt_plan *p, const struct dpt_plan_memory *memory, int n,
                        struct dpt_plan_share *share)
 {
-    const int node = p->spec.node_ranks, replicas = p->layout.node_replicas;
+    const int sharers[] = {[DPT_PLAN_RANK] = 1,
+                           [DPT_PLAN_FIRST] = 1,
+                           [DPT_PLAN_NODE] = p->layout.node_replicas,
+                           [DPT_PLAN_ONCE] = p->spec.node_ranks};
 
     for (int i = 0; i < n; i++) {
-        const int all = is_once(&memory[i]) ? node : replicas;
-        const double bytes = memory[i].bytes / (memory[i].scope == DPT_PLAN_NODE ? all : 1);
+        const double bytes = memory[i].bytes / sharers[memory[i].scope];
 
         if (memory[i].scope == DPT_PLAN_FIRST) {
             share->first += bytes;
             continue;
         }
-        share->bytes[part_of(memory[i].key)] += bytes;
+        share->bytes[memory[i].part] += bytes;
         share->all += bytes;
     }
 }
@@ -233,7 +206,7 @@ void dpt_plan_fill_mesh(struct dpt_plan *p)
             .name = axes[i].name, .part = axes[i].part, .what = axes[i].what};
         axes[i].fill(p, &p->axes[i]);
     }
-    p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST, false);
+    p->first_rank = p->stages[0].bytes + sum_scope(p, DPT_PLAN_FIRST);
     p->node = largest_node(p);
 }
 

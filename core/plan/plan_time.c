@@ -82,12 +82,12 @@ static double estimate_micro(const struct dpt_plan *p, int32_t first, int32_t la
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-struct partition {
-    int ranks, node_ranks, nodes;
-    int64_t global, micros; /* micros: of the busiest rank */
-    int32_t micro, group;   /* group: micro-batches that are computed at once */
-    double owners;          /* ranks that divide the update */
-    double slower;          /* how much sharing cores slows it */
+/* The step that is predicted. */
+struct step {
+    const struct dpt_layout *layout; /* on its ranks, of its samples */
+    int nodes;                       /* with ranks of one part of the model */
+    int64_t micros;                  /* of the busiest rank */
+    double slower;                   /* how much sharing cores slows it */
 };
 
 /* The seconds of a micro-batch's passes by one thread, or by a team: a part of the trial's time, or
@@ -105,28 +105,28 @@ static double micro_seconds(const struct dpt_plan *p, int32_t first, int32_t las
 }
 
 /* Seconds to add a float to another one. */
-static double add_seconds(const struct dpt_plan *p, const struct partition *d)
+static double add_seconds(const struct dpt_plan *p, const struct step *d)
 {
     const double arena = (double)p->stage->graph.floats * WORD;
-    const double all = (double)p->layout.gradient_workers * d->node_ranks;
+    const double all = (double)p->layout.gradient_workers * d->layout->node_replicas;
     const double bytes = (all + 1) * arena / fmin(all, p->cores);
 
     return 3 * WORD / dpt_machine_bandwidth(&p->machine, bytes) / reached_sum;
 }
 
-static enum dpt_status compute(const struct dpt_plan *p, const struct partition *d,
-                               const struct dpt_layout *l, struct dpt_plan_step *step,
-                               struct dpt_error *err)
+static enum dpt_status compute(const struct dpt_plan *p, const struct step *d,
+                               struct dpt_plan_step *step, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_layout *l = d->layout;
     const bool device = p->backend->devices != NULL, at_once = device || l->together;
     const int32_t rounds = dpt_layout_most_rounds(l);
     const struct dpt_plan_pace pace = {
         /* The last group may be smaller. */
-        .micro = at_once ? (int32_t)ceil((double)d->micros / rounds * d->micro) : d->micro,
+        .micro = at_once ? (int32_t)ceil((double)d->micros / rounds * l->micro) : l->micro,
         .slower = device ? 1 : d->slower,
         .seconds = device ? dpt_plan_gpu_micro : micro_seconds,
-        .replicas = d->ranks,
+        .replicas = l->replicas,
         .nodes = d->nodes,
         .add = device ? 0 : add_seconds(p, d),
     };
@@ -137,10 +137,11 @@ out:
     return status;
 }
 
-static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
+static void fill(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)
 {
     const double floats = (double)dpt_shape_size(&p->data.train.set->shape);
-    const double samples = fmin((double)d->micros * d->micro, (double)d->global);
+    const double samples =
+        fmin((double)d->micros * d->layout->micro, (double)d->layout->job->batch.global);
 
     step->data =
         samples * (fill_sample + fmax(p->sample, floats * fill_float)) * d->slower /
@@ -148,38 +149,42 @@ static void fill(const struct dpt_plan *p, const struct partition *d, struct dpt
 }
 
 /* Whether all ranks have as many micro-batches, and these make one block each. */
-static bool has_pairs(const struct partition *d)
+static bool has_pairs(const struct step *d)
 {
-    return dpt_tree_pairs(d->ranks, d->micros) &&
-           (d->global + d->micro - 1) / d->micro == d->micros * d->ranks;
+    const struct dpt_layout *l = d->layout;
+
+    return dpt_tree_pairs(l->replicas, d->micros) &&
+           (l->job->batch.global + l->micro - 1) / l->micro == d->micros * l->replicas;
 }
 
 /* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
-static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
+static bool sums_in_memory(const struct dpt_plan *p, const struct step *d)
 {
     const struct dpt_job *job = p->job;
 
-    return d->node_ranks > 1 && d->nodes == 1 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
+    return d->layout->node_replicas > 1 && d->nodes == 1 &&
+           job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
-static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
+static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)
 {
     const double n = (double)p->stage->graph.floats;
-    const double all = (double)p->layout.gradient_workers * d->node_ranks,
+    const struct dpt_layout *l = d->layout;
+    const double all = (double)p->layout.gradient_workers * l->node_replicas,
                  busy = fmin(all, p->cores);
     const double add = add_seconds(p, d);
     const bool tree = p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     const bool flat = tree || p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =
-        (all + d->node_ranks) / busy; /* gradients that a core reads or writes; 2 in a trial */
+        (all + l->node_replicas) / busy; /* gradients that a core reads or writes; 2 in a trial */
     const double meet = d->slower > 1          ? d->slower * taking_turns
                         : p->trial.barrier > 0 ? p->trial.barrier
                                                : barrier;
-    const int parties = flat ? d->ranks : d->nodes;
+    const int parties = flat ? l->replicas : d->nodes;
     /* Gradients of a thread that the tree adds up, each in a buffer of its own. */
-    const double leaves = ceil((double)d->micros / d->group / p->layout.gradient_workers);
+    const double leaves = ceil((double)d->micros / l->group / p->layout.gradient_workers);
 
     if (tree)
         step->local = (leaves - 1) * add * n * (all > p->cores ? all / p->cores : 1);
@@ -187,7 +192,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
         step->local += p->trial.sum * arenas / 2;
     else if (all > 1)
         step->local += arenas * n * add / 3;
-    if (d->node_ranks > 1)
+    if (l->node_replicas > 1)
         step->local += ((small ? 1 : 2) + step->meetings) * meet;
     if (d->nodes > 1)
         step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add)
@@ -195,9 +200,10 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
                          dpt_gradient_reduction_choose(&p->layout)->sends / 2;
 }
 
-static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
+static void update(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)
 {
-    const struct dpt_workload one = alone(p, d->micro);
+    const struct dpt_layout *l = d->layout;
+    const struct dpt_workload one = alone(p, l->micro);
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
     const int threads = p->layout.threads;
@@ -206,11 +212,11 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
 
     /* Each rank computes the norm of the slice that it adds up. */
     step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
-                   d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
+                   d->slower / (sums_in_memory(p, d) ? l->node_replicas : 1);
     seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
     whole = p->trial.done ? p->trial.update : seconds;
     /* Shards divide the optimizer's part of it. */
-    step->update += fmax(whole - seconds * (1 - 1 / d->owners), whole / d->owners) * d->slower;
+    step->update += fmax(whole - seconds * (1 - 1.0 / l->owners), whole / l->owners) * d->slower;
     step->update *= (double)p->stage->graph.floats / (double)p->model.graph.floats;
 }
 
@@ -235,7 +241,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     enum dpt_status status = DPT_OK;
     struct dpt_job job = *p->job;
     struct dpt_layout l = {0};
-    struct partition d;
+    struct step d;
 
     memset(step, 0, sizeof *step);
     if (ranks < p->layout.model_ranks)
@@ -244,21 +250,16 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     job.parallel.data = 0; /* as many replicas as there are ranks for */
     DPT_TRY(layout_on(p, &job, ranks, &l, err));
     /* The ranks that have one part of the model: each part's gradient is summed by itself. */
-    d = (struct partition){
-        .ranks = l.replicas,
-        .node_ranks = l.node_replicas,
+    d = (struct step){
+        .layout = &l,
         .nodes = (l.replicas + l.node_replicas - 1) / l.node_replicas,
-        .global = global,
         .micros = dpt_layout_most_micros(&l),
-        .micro = l.micro,
-        .group = l.group,
-        .owners = l.owners,
         .slower = fmax(1, (double)l.threads * l.node_ranks / p->cores),
     };
-    step->micro = d.micro;
-    DPT_TRY(compute(p, &d, &l, step, err));
+    step->micro = l.micro;
+    DPT_TRY(compute(p, &d, step, err));
     if (p->backend->devices != NULL) {
-        dpt_plan_gpu_step(p, d.ranks, d.node_ranks, d.micros, d.micro, step);
+        dpt_plan_gpu_step(p, &l, d.micros, step);
         goto out;
     }
     fill(p, &d, step);
