@@ -159,7 +159,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &p->backend, err));
     count_nodes(p);
     if (p->backend->devices != NULL)
-        dpt_plan_gpu_choose(p, p->backend);
+        dpt_plan_gpu_choose(p);
     DPT_TRY(describe(p, err));
     if (dpt_augment_wanted(&job->data.augment))
         DPT_TRY(dpt_augment_check(&job->data.augment, p->data.train.set, err));

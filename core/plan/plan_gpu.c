@@ -114,14 +114,14 @@ void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *g
         gpu->bandwidth = info->bandwidth;
 }
 
-void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
+void dpt_plan_gpu_choose(struct dpt_plan *p)
 {
     const struct dpt_gpu_type *type = p->spec.gpu;
     struct dpt_device_info info;
     struct dpt_error ignored;
 
     p->gpu_here = type == NULL && dpt_choose_count(DPT_DEVICE_CUDA) > 0 &&
-                  backend->devices->info(0, &info, &ignored) == DPT_OK;
+                  p->backend->devices->info(0, &info, &ignored) == DPT_OK;
     p->gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
     if (p->gpu_here)
         dpt_gpu_describe(&info, &p->gpu);

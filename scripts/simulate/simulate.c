@@ -190,7 +190,7 @@ static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_v
     const size_t bytes = (size_t)spec.edge * sizeof(float);
     const double seconds = spec.micro_seconds / (double)spec.stages;
     const bool first = t->stage->number == 0, last = t->stage->number == t->layout.stages - 1;
-    struct dpt_pipeline_walk walk = {.schedule = &dpt_pipeline_schedules[DPT_PIPELINE_1F1B],
+    struct dpt_pipeline_walk walk = {.schedule = DPT_PIPELINE_1F1B,
                                      .stages = t->layout.stages,
                                      .stage = t->stage->number,
                                      .micro_batches = view->last - view->first};

@@ -112,7 +112,7 @@ void dpt_actions_release(struct dpt_actions *list);
 
 /* The input of a planner. */
 struct dpt_division {
-    const struct dpt_pipeline_schedule *schedule; /* of stages; its `back` is unused */
+    int schedule; /* enum dpt_pipeline_kind, of stages */
     int stages, stage;
     int units;
     const int32_t *node; /* [units + 1]: the first node of each, and the end; borrowed */

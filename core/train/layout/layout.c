@@ -120,7 +120,7 @@ static enum dpt_status divide_model(struct dpt_layout *l, struct dpt_error *err)
     l->stages = divides ? stages : 1;
     l->tensor = divides ? tensor : 1;
     l->model_ranks = l->stages * l->tensor;
-    l->schedule = &dpt_pipeline_schedules[l->stages == 1 ? DPT_PIPELINE_1F1B : pipeline->schedule];
+    l->schedule = l->stages == 1 ? DPT_PIPELINE_1F1B : pipeline->schedule;
     if (divides)
         DPT_TRY(check_model(l, err));
     else
@@ -227,7 +227,7 @@ void dpt_layout_set_micro(struct dpt_layout *l, int32_t micro)
     rounds = dpt_layout_most_rounds(l);
     for (int k = 0; k < l->stages; k++)
         l->stage[k].in_flight =
-            l->synchronized ? rounds : l->schedule->under_way(l->stages, k, rounds);
+            l->synchronized ? rounds : dpt_pipeline_in_flight(l->schedule, l->stages, k, rounds);
     l->adds = dpt_layout_choose_adds(l);
     l->sampler.deal = l->round_robin ? l->group * l->gradient_workers : 0;
 }

@@ -85,7 +85,7 @@ struct dpt_layout {
     int slots;         /* of the optimizer, and the weights' moving average */
     bool streams;      /* ranks keep parts of what a checkpoint has (setup/state.h) */
     struct dpt_layout_stage *stage; /* [stages] */
-    const struct dpt_pipeline_schedule *schedule;
+    int schedule;                   /* enum dpt_pipeline_kind */
 
     /* --- the threads of a rank --- */
     bool together; /* threads compute each micro-batch together, as a team */

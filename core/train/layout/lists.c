@@ -263,7 +263,7 @@ static const char *check_end(const struct dpt_lists *l, const struct dpt_lists_r
             return "not each round was sent on and received";
     }
     if (passes && !d->infers && d->rounds > 0 &&
-        r->in_flight > d->schedule->under_way(d->stages, d->stage, d->rounds))
+        r->in_flight > dpt_pipeline_in_flight(d->schedule, d->stages, d->stage, d->rounds))
         return "it has more micro-batches in flight than its schedule allows";
     return NULL;
 }

@@ -120,12 +120,11 @@ static void pass_on(const struct dpt_division *d, const struct dpt_action *at,
  */
 static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
 {
-    struct dpt_pipeline_walk walk = {
-        .schedule = d->infers ? &dpt_pipeline_schedules[DPT_PIPELINE_FORWARD] : d->schedule,
-        .stages = d->stages,
-        .stage = d->stage,
-        .micro_batches = d->rounds};
-    const int32_t under_way = walk.schedule->under_way(d->stages, d->stage, d->rounds);
+    struct dpt_pipeline_walk walk = {.schedule = d->infers ? DPT_PIPELINE_FORWARD : d->schedule,
+                                     .stages = d->stages,
+                                     .stage = d->stage,
+                                     .micro_batches = d->rounds};
+    const int32_t in_flight = dpt_pipeline_in_flight(walk.schedule, d->stages, d->stage, d->rounds);
     const bool is_first = d->stage == 0, is_last = d->stage == d->stages - 1;
     struct dpt_pipeline_action next;
 
@@ -133,7 +132,7 @@ static void plan_stage(const struct dpt_division *d, struct dpt_actions *list)
         struct dpt_action at =
             of(next.back ? DPT_ACTION_BACKWARD : DPT_ACTION_FORWARD, next.micro_batch, next.back);
 
-        at.flight = next.micro_batch % under_way;
+        at.flight = next.micro_batch % in_flight;
         pass_on(d, &at, DPT_ACTION_RECEIVE, next.back ? !is_last : !is_first, list);
         for (int32_t i = 0; i < d->units; i++) {
             const int32_t unit = next.back ? d->units - 1 - i : i;

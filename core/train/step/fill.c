@@ -82,5 +82,3 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 out:
     return status;
 }
-
-/* --- opening ---------------------------------------------------------------------------------- */

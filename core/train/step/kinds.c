@@ -90,11 +90,11 @@ static double exchange_bytes(const struct dpt_layout *l, const struct dpt_layout
 const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
     [DPT_ACTION_TRAIN] = {.name = "train",
                           .computes = DPT_COMPUTES_FORWARD | DPT_COMPUTES_BACK,
-                          .run = dpt_step_run_train,
+                          .run = dpt_step_run_whole,
                           .bytes = no_bytes},
     [DPT_ACTION_INFER] = {.name = "infer",
                           .computes = DPT_COMPUTES_FORWARD,
-                          .run = dpt_step_run_infer,
+                          .run = dpt_step_run_whole,
                           .bytes = no_bytes},
     [DPT_ACTION_FORWARD] = {.name = "forward",
                             .computes = DPT_COMPUTES_FORWARD,

@@ -98,10 +98,9 @@ out:
 }
 
 /* A thread's micro-batches of the action's rounds. */
-static void take_rounds(struct dpt_runner *r, int thread,
-                        enum dpt_status (*take)(struct dpt_runner *r, int thread, int32_t i,
-                                                int32_t n, struct dpt_error *err))
+static void take_rounds(void *arg, int thread)
 {
+    struct dpt_runner *r = arg;
     struct dpt_worker *worker = &r->t->team.workers[thread];
 
     for (int32_t k = 0, n; k < r->action->rounds && worker->status == DPT_OK; k++) {
@@ -109,28 +108,13 @@ static void take_rounds(struct dpt_runner *r, int thread,
 
         if (i < 0)
             return;
-        worker->status = take(r, thread, i, n, &worker->err);
+        worker->status = (r->infers != NULL ? infer : train)(r, thread, i, n, &worker->err);
     }
 }
 
-static void train_part(void *arg, int thread)
+enum dpt_status dpt_step_run_whole(struct dpt_runner *r, struct dpt_error *err)
 {
-    take_rounds(arg, thread, train);
-}
-
-static void infer_part(void *arg, int thread)
-{
-    take_rounds(arg, thread, infer);
-}
-
-enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err)
-{
-    return dpt_trainer_run(r->t, train_part, r, err);
-}
-
-enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err)
-{
-    return dpt_trainer_run(r->t, infer_part, r, err);
+    return dpt_trainer_run(r->t, take_rounds, r, err);
 }
 
 /* --- through a unit's nodes ------------------------------------------------------------------- */

@@ -65,8 +65,7 @@ static inline struct dpt_step_flight *dpt_step_flight_of(const struct dpt_runner
  * gives all ranks the sums over the whole step of the action's norm, in r->exchanged; a rank that
  * has failed adds nothing. Errors: as dpt_trainer_step's.
  */
-enum dpt_status dpt_step_run_train(struct dpt_runner *r, struct dpt_error *err);
-enum dpt_status dpt_step_run_infer(struct dpt_runner *r, struct dpt_error *err);
+enum dpt_status dpt_step_run_whole(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_state(struct dpt_runner *r, struct dpt_error *err);
 enum dpt_status dpt_step_run_receive(struct dpt_runner *r, struct dpt_error *err);
