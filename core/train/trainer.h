@@ -161,8 +161,6 @@ enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *
 enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
 /* Stops prefetching samples; for when no step follows. */
 void dpt_trainer_stop_prefetching(struct dpt_trainer *t);
-/* Seconds that steps have waited for samples, so far. */
-double dpt_trainer_waited(const struct dpt_trainer *t);
 
 /* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks; sets
  * t->scores and, if t->decision seeks a threshold, what it finds. Errors: as dpt_trainer_step;

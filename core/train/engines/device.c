@@ -27,7 +27,6 @@
 #include "core/trace/profile.h"
 #include "core/train/step/average.h"
 #include "core/train/step/engine.h"
-#include "core/train/step/evaluate.h"
 #include "core/train/step/nonfinite.h"
 #include "core/train/step/prefetcher.h"
 #include "data/sets/augment.h"
@@ -534,14 +533,12 @@ out:
 }
 
 const struct dpt_engine dpt_engine_device = {
-    .on_device = true,
     .open = open_device,
     .close = close_device,
     .attach = attach,
     .detach = detach,
     .step = step,
     .refresh = put,
-    .evaluate = dpt_evaluate_split,
     .waited = waited,
     .settle = settle,
     .peek = peek,

@@ -14,7 +14,6 @@
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/average.h"
 #include "core/train/step/engine.h"
-#include "core/train/step/evaluate.h"
 #include "core/train/step/nonfinite.h"
 #include "core/train/step/runner.h"
 
@@ -171,17 +170,6 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
         t, &w->view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
 }
 
-/* Whether what the step adds to the state is a number: no norm shows that. */
-static bool state_is_finite(const struct dpt_trainer *t)
-{
-    const struct dpt_graph *graph = dpt_trainer_graph(t);
-    bool finite = true;
-
-    for (int64_t i = graph->floats; i < graph->arena; i++)
-        finite = finite && isfinite(t->reduction.sum[i]);
-    return finite;
-}
-
 /* Gives all ranks the gradient's norm and the tail. With stages the norm is that of all of them,
  * NAN where the state of one is not finite, and the tail is the last stage's. */
 static enum dpt_status learn_sums(struct step_work *w, bool finite_state, double *norm,
@@ -208,6 +196,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
 {
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
     float flags[DPT_FLAGS], tail[DPT_TAIL_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm;
@@ -220,7 +209,8 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     DPT_TRY(reduce(&w, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
-    finite_state = state_is_finite(t);
+    /* What the step adds to the state may be no number, which no norm shows. */
+    finite_state = dpt_is_finite(t->reduction.sum + graph->floats, graph->arena - graph->floats);
     DPT_TRY(learn_sums(&w, finite_state, &norm, tail, err));
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
@@ -301,6 +291,5 @@ const struct dpt_engine dpt_engine_host = {
     .close = close_host,
     .step = step,
     .refresh = refresh,
-    .evaluate = dpt_evaluate_split,
     .waited = waited,
 };

@@ -510,32 +510,24 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
                       sums, &none, err);
 }
 
-enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
-                                      const struct dpt_metric_sums *metric_sums, double seconds,
+enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split, int64_t step,
+                                      const struct dpt_metric_sums *metric_sums,
+                                      const struct dpt_scores *scores, double seconds,
                                       struct dpt_error *err)
 {
-    return report_set(run,
-                      &(struct told){.event = "eval",
-                                     .split = split,
-                                     .step = run->trainer.progress.step,
-                                     .seconds = seconds,
-                                     .more = ""},
-                      metric_sums, &run->trainer.scores, err);
-}
-
-enum dpt_status dpt_report_best(struct dpt_run *run, double seconds, struct dpt_error *err)
-{
     const struct dpt_progress *p = &run->trainer.progress;
-    char more[DPT_WATCH_NAME + 16];
+    const bool best = step != p->step;
+    char more[DPT_WATCH_NAME + 16] = "";
 
-    snprintf(more, sizeof more, "  (best %s)", p->best_monitor);
+    if (best)
+        snprintf(more, sizeof more, "  (best %s)", p->best_monitor);
     return report_set(run,
-                      &(struct told){.event = "best",
-                                     .split = "test",
-                                     .step = p->best_step,
+                      &(struct told){.event = best ? "best" : "eval",
+                                     .split = split,
+                                     .step = step,
                                      .seconds = seconds,
                                      .more = more},
-                      &run->best_test, &run->best_test_scores, err);
+                      metric_sums, scores, err);
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,

@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/train/run/run.h"
 #include "core/train/setup/state.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/evaluate.h"
 #include "data/sets/dataset.h"
 
@@ -157,7 +158,7 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
     dpt_metrics_real(m, "first_step_s", run->first_step);
     dpt_metrics_real(m, "training_s", run->training);
     if (t->data.train.loader != NULL)
-        dpt_metrics_real(m, "waited_s", dpt_trainer_waited(t));
+        dpt_metrics_real(m, "waited_s", t->engine->waited(t));
     if (strcmp(reason, "done") == 0) {
         struct dpt_str why = {0};
 

@@ -10,6 +10,7 @@
 #include "core/train/run/run.h"
 #include "core/train/setup/state.h"
 #include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/step/nonfinite.h"
 #include "core/train/update/schedule.h"
 
@@ -181,25 +182,6 @@ out:
     return status;
 }
 
-/* Evaluates a split. stays: with the weights as they are, which may be an average (train.ema); else
- * with those that evaluations use. Collective. */
-static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, bool stays,
-                                struct dpt_metric_sums *sums, struct dpt_scores *scores,
-                                double *seconds, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &run->trainer;
-    const double start = dpt_now();
-
-    dpt_profile_begin(t->profile, t->progress.step);
-    DPT_TRY((stays ? t->engine->evaluate : dpt_trainer_evaluate)(t, split, sums, err));
-    dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
-    *scores = t->scores;
-    *seconds = dpt_now() - start;
-out:
-    return status;
-}
-
 /* Ends the run if an evaluation gave NaN, or warns, as train.on_nan says. */
 static enum dpt_status check_outputs(const struct dpt_run *run, const struct dpt_split *split,
                                      struct dpt_error *err)
@@ -218,25 +200,45 @@ static enum dpt_status check_outputs(const struct dpt_run *run, const struct dpt
     return DPT_OK;
 }
 
+/* Evaluates a split, reports it, and decides by data.valid. step: whose weights the trainer has;
+ * those of an earlier one are taken as they are. Collective. */
+static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, int64_t step,
+                                struct dpt_metric_sums *sums, struct dpt_scores *scores,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const bool stays = step != t->progress.step;
+    const double start = dpt_now();
+    double seconds;
+
+    dpt_profile_begin(t->profile, t->progress.step);
+    DPT_TRY((stays ? dpt_evaluate_split : dpt_trainer_evaluate)(t, split, sums, err));
+    dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
+    *scores = t->scores;
+    seconds = dpt_now() - start;
+    if (split == &t->data.valid)
+        status = decide(run, err);
+    if (dpt_run_leads(run) && status == DPT_OK)
+        status = dpt_report_evaluation(run, split->name, step, sums, scores, seconds, err);
+    DPT_TRY(dpt_run_agree(run, status, err));
+    DPT_TRY(check_outputs(run, split, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_run_evaluate(struct dpt_run *run, struct dpt_split *split,
                                  struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK, decided = DPT_OK;
+    enum dpt_status status = DPT_OK;
+    const int64_t step = run->trainer.progress.step;
     const bool valid = split == &run->trainer.data.valid;
-    struct dpt_metric_sums *sums = valid ? &run->valid : &run->test;
-    struct dpt_scores *scores = valid ? &run->valid_scores : &run->test_scores;
-    double seconds;
 
     DPT_TRY(dpt_run_settle(run, err));
-    DPT_TRY(evaluate(run, split, false, sums, scores, &seconds, err));
-    if (valid)
-        decided = decide(run, err);
-    else
-        run->tested_step = run->trainer.progress.step;
-    if (dpt_run_leads(run) && decided == DPT_OK)
-        status = dpt_report_evaluation(run, split->name, sums, seconds, err);
-    DPT_TRY(dpt_run_agree(run, decided != DPT_OK ? decided : status, err));
-    DPT_TRY(check_outputs(run, split, err));
+    if (!valid)
+        run->tested_step = step;
+    DPT_TRY(evaluate(run, split, step, valid ? &run->valid : &run->test,
+                     valid ? &run->valid_scores : &run->test_scores, err));
 out:
     return status;
 }
@@ -262,21 +264,15 @@ enum dpt_status dpt_run_test_best(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
-    struct dpt_scores *scores = &run->best_test_scores;
-    double seconds;
     bool there = false;
 
     if (!t->data.test.present || p->best_monitor[0] == '\0' || p->best_step < 0 ||
         p->best_step == p->step || t->job->checkpoint.every.unit == DPT_NEVER)
         return DPT_OK;
     DPT_TRY(load_best(run, &there, err));
-    if (!there)
-        return DPT_OK;
-    DPT_TRY(evaluate(run, &t->data.test, true, &run->best_test, scores, &seconds, err));
-    if (dpt_run_leads(run))
-        status = dpt_report_best(run, seconds, err);
-    DPT_TRY(dpt_run_agree(run, status, err));
-    DPT_TRY(check_outputs(run, &t->data.test, err));
+    if (there)
+        DPT_TRY(evaluate(run, &t->data.test, p->best_step, &run->best_test, &run->best_test_scores,
+                         err));
 out:
     return status;
 }

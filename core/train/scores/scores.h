@@ -119,7 +119,7 @@ int32_t dpt_softmax(const float *logits, int32_t n, float *out);
 /* The sigmoid of each of a row of logits. */
 void dpt_sigmoids(const float *logits, int32_t n, float *out);
 /* Whether all of a row of outputs are finite. */
-bool dpt_is_finite(const float *row, int32_t n);
+bool dpt_is_finite(const float *row, int64_t n);
 /*
  * The log-odds of a class, log(p / (1 - p)), of a row of logits. They rank samples as its
  * probability p does, and still differ when p rounds to 0 or 1: in fp32 from 17 on. sums: of this

@@ -53,9 +53,9 @@ void dpt_sigmoids(const float *logits, int32_t n, float *out)
         out[k] = (float)(1 / (1 + exp(-(double)logits[k])));
 }
 
-bool dpt_is_finite(const float *row, int32_t n)
+bool dpt_is_finite(const float *row, int64_t n)
 {
-    for (int32_t k = 0; k < n; k++)
+    for (int64_t k = 0; k < n; k++)
         if (!isfinite(row[k]))
             return false;
     return true;

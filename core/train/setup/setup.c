@@ -78,7 +78,7 @@ static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct d
 
     DPT_TRY(dpt_layout_open(&spec, cores, &t->layout, err));
     t->stage = &t->layout.stage[dpt_layout_place(&t->layout, t->comm->world.rank).stage];
-    t->engine = dpt_engine_choose(t->layout.on_device);
+    t->engine = t->layout.on_device ? &dpt_engine_device : &dpt_engine_host;
     dpt_mesh_plan(t);
     dpt_units_plan(t);
     DPT_TRY(check_room(t, err));

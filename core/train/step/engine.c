@@ -2,17 +2,7 @@
 
 #include "core/trace/profile.h"
 #include "core/train/step/average.h"
-
-const struct dpt_engine *const dpt_engines[] = {&dpt_engine_device, &dpt_engine_host, NULL};
-
-const struct dpt_engine *dpt_engine_choose(bool on_device)
-{
-    int i = 0;
-
-    while (dpt_engines[i]->on_device != on_device)
-        i++;
-    return dpt_engines[i];
-}
+#include "core/train/step/evaluate.h"
 
 enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
                                  struct dpt_error *err)
@@ -68,9 +58,9 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
     struct dpt_error other;
 
     if (!dpt_average_is_kept(t))
-        return t->engine->evaluate(t, split, total, err);
+        return dpt_evaluate_split(t, split, total, err);
     DPT_TRY(take_average(t, err));
-    status = t->engine->evaluate(t, split, total, err);
+    status = dpt_evaluate_split(t, split, total, err);
     back = take_average(t, status == DPT_OK ? err : &other);
     status = status == DPT_OK ? back : status;
 out:
@@ -87,9 +77,4 @@ void dpt_trainer_stop_prefetching(struct dpt_trainer *t)
 {
     if (t->engine != NULL && t->engine->stop_prefetching != NULL)
         t->engine->stop_prefetching(t);
-}
-
-double dpt_trainer_waited(const struct dpt_trainer *t)
-{
-    return t->engine->waited(t);
 }

@@ -11,10 +11,6 @@
 #include "core/train/trainer.h"
 
 struct dpt_engine {
-    /* Parameters, slots and gradients are on the device, and the trainer's arenas are copies:
-     * results of steps are known after `settle`, parameters after `fetch`. */
-    bool on_device;
-
     /* Collective, once the program is open. Creates t->engine_state and whatever else all ranks
      * must decide together. All ranks get the same status. Errors: BAD_JOB, RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
@@ -30,10 +26,10 @@ struct dpt_engine {
     enum dpt_status (*step)(struct dpt_trainer *t, struct dpt_step_result *result,
                             struct dpt_error *err);
     enum dpt_status (*refresh)(struct dpt_trainer *t, struct dpt_error *err);
-    enum dpt_status (*evaluate)(struct dpt_trainer *t, struct dpt_split *split,
-                                struct dpt_metric_sums *total, struct dpt_error *err);
-    double (*waited)(const struct dpt_trainer *t);
-    /* NULL if each step is complete when `step` returns. gradient: also fetch the gradient. */
+    double (*waited)(const struct dpt_trainer *t); /* seconds that steps have waited for samples */
+    /* NULL if each step is complete when `step` returns. Else parameters, slots and gradients are
+     * on the device, and the trainer's arenas are copies: results of steps are known after
+     * `settle`, parameters after `fetch`. gradient: also fetch the gradient. */
     enum dpt_status (*settle)(struct dpt_trainer *t, struct dpt_step_result *since,
                               struct dpt_error *err);
     enum dpt_status (*peek)(struct dpt_trainer *t, struct dpt_step_result *since,
@@ -43,11 +39,6 @@ struct dpt_engine {
 };
 
 extern const struct dpt_engine dpt_engine_device, dpt_engine_host;
-/* Ends with NULL. */
-extern const struct dpt_engine *const dpt_engines[];
-
-/* The engine of a layout. */
-const struct dpt_engine *dpt_engine_choose(bool on_device);
 
 /* --- what the steps of every engine need (step.c) --------------------------------------------- */
 

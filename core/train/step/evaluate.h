@@ -10,8 +10,8 @@
  * counts the one that was told: by the labels of data.train where they are open, or with
  * t->all_scores can be read; else by the split's. Does nothing for other models. */
 void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split);
-/* Does what dpt_trainer_evaluate does, for an engine whose ranks have the whole model on the host,
- * or stages of it. */
+/* Does what dpt_trainer_evaluate does, with the weights as they are, which may be an average
+ * (train.ema). */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
 /* How many labels each sample has that hold or not; 0: it has a class or numbers. With t->decision

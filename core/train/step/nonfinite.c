@@ -56,14 +56,6 @@ out:
     return status;
 }
 
-static bool is_finite(const struct dpt_tensor *tensor, const float *gradient)
-{
-    for (int64_t k = 0; k < tensor->count; k++)
-        if (!isfinite(gradient[tensor->offset + k]))
-            return false;
-    return true;
-}
-
 /* The tensor whose values were the first that are not finite; -1: there is none. Statistics come
  * before gradients, in the order of the layers; backward came through the last gradient first. */
 static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
@@ -71,7 +63,8 @@ static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
     int32_t bad = -1;
 
     for (int32_t i = graph->n_tensors - 1; i >= 0; i--)
-        if (!is_finite(&graph->tensors[i], gradient) && (bad < 0 || graph->tensors[i].state))
+        if (!dpt_is_finite(gradient + graph->tensors[i].offset, graph->tensors[i].count) &&
+            (bad < 0 || graph->tensors[i].state))
             bad = i;
     return bad;
 }
@@ -195,11 +188,9 @@ static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor 
     const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
     const struct dpt_slice own = tensor->state ? all : dpt_gradient_own(t);
     const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count;
+    const size_t begin = at > own.begin ? at : own.begin, last = end < own.end ? end : own.end;
 
-    for (size_t i = at > own.begin ? at : own.begin; i < end && i < own.end; i++)
-        if (!isfinite(sum[i]))
-            return false;
-    return true;
+    return dpt_is_finite(sum + begin, (int64_t)last - (int64_t)begin);
 }
 
 /* Collective, if all values are finite. Finds the tensor whose part of the step's sum is not, in

@@ -10,24 +10,21 @@
 
 static void rows_are_whole(void **state)
 {
-    int n = 0;
+    const struct dpt_engine *const engines[] = {&dpt_engine_host, &dpt_engine_device};
 
     (void)state;
-    for (; dpt_engines[n] != NULL; n++) {
-        const struct dpt_engine *e = dpt_engines[n];
+    for (int on_device = 0; on_device < 2; on_device++) {
+        const struct dpt_engine *e = engines[on_device];
 
         assert_true(e->open != NULL && e->close != NULL);
-        assert_true(e->step != NULL && e->refresh != NULL && e->evaluate != NULL);
+        assert_true(e->step != NULL && e->refresh != NULL);
         assert_non_null(e->waited);
         assert_int_equal(e->attach != NULL, e->detach != NULL);
         /* What is left on a device has to be fetched some day. */
-        assert_int_equal(e->settle != NULL, e->on_device);
-        assert_int_equal(e->peek != NULL, e->on_device);
-        assert_int_equal(e->fetch != NULL, e->on_device);
-        for (int k = 0; k < n; k++)
-            assert_ptr_not_equal(e, dpt_engines[k]);
+        assert_int_equal(e->settle != NULL, on_device);
+        assert_int_equal(e->peek != NULL, on_device);
+        assert_int_equal(e->fetch != NULL, on_device);
     }
-    assert_true(n > 1);
 }
 
 /* A failure in a step names the step. */
