@@ -337,13 +337,8 @@ static enum dpt_status check_model(const struct dpt_job *job, const char *checkp
     enum dpt_status status = DPT_OK;
     const bool train = (splits[split].parts & DPT_PART_TRAIN) != 0; /* or held out of it */
     struct dpt_dataset set = {0};
-    const struct dpt_dataset_spec spec = {
-        .conf = &job->data,
-        .paths = train ? &job->data.train : &job->data.test,
-        .classes = dpt_loss_has_classes(dpt_job_loss(job).kind),
-        .binary = dpt_job_loss(job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
-        .seed = (uint64_t)job->seed,
-    };
+    const struct dpt_dataset_spec spec =
+        dpt_job_dataset(job, train ? &job->data.train : &job->data.test);
 
     if (spec.paths->n == 0)
         return DPT_OK;

@@ -107,18 +107,11 @@ static enum dpt_status open_samples(struct sheet *s, struct dpt_error *err)
                                        .node_ranks = 1,
                                        .samples = &data.train.sampler};
     struct dpt_data_conf conf = s->job->data;
-    const struct dpt_dataset_spec spec = {
-        .conf = &conf,
-        .paths = &conf.train,
-        .classes = dpt_loss_has_classes(dpt_job_loss(s->job).kind),
-        .binary = dpt_job_loss(s->job).kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
-        .seed = (uint64_t)s->job->seed,
-    };
+    struct dpt_dataset_spec spec = dpt_job_dataset(s->job, &conf.train);
 
-    DPT_TRY(dpt_splits_open(&data, s->job, &model.loss, DPT_PART_TRAIN | DPT_PART_VALID, NULL, NULL,
-                            err));
+    spec.conf = &conf;
+    DPT_TRY(dpt_splits_open(&data, s->job, DPT_PART_TRAIN | DPT_PART_VALID, NULL, NULL, err));
     DPT_TRY(dpt_model_of_splits(&model, s->job, &data, err));
-    dpt_layout_settle_norms(s->job, true, &model.graph);
     DPT_TRY(dpt_layout_open(&division, 1, &layout, err));
     DPT_TRY(dpt_splits_plan(&data, &layout, err));
     conf.cache = DPT_CACHE_NONE; /* a few are read, so not all need to be looked at */

@@ -116,11 +116,10 @@ static enum dpt_status describe(struct dpt_plan *p, struct dpt_error *err)
 
     p->model.loss = dpt_job_loss(job);
     DPT_TRY(dpt_numerics_limit(p->backend, job, err));
-    DPT_TRY(dpt_splits_open(&p->data, job, &p->model.loss,
-                            DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, NULL, NULL, err));
+    DPT_TRY(dpt_splits_open(&p->data, job, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, NULL,
+                            NULL, err));
     DPT_TRY(dpt_numerics_precision(p->backend, job, err));
     DPT_TRY(dpt_model_of_splits(&p->model, job, &p->data, err));
-    dpt_layout_settle_norms(job, true, &p->model.graph);
     DPT_TRY(dpt_plan_layout(p, job, p->spec.ranks, p->spec.node_ranks, &p->layout, err));
     DPT_TRY(dpt_splits_open_targets(&p->data, job, &p->model, false, &p->targets, err));
     DPT_TRY(dpt_splits_plan(&p->data, &p->layout, err));

@@ -144,6 +144,8 @@ const char *dpt_job_precision(const struct dpt_job *job);
 
 /* The loss in the form for backends. */
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
+/* One of the job's data sets, as it is opened. */
+struct dpt_dataset_spec dpt_job_dataset(const struct dpt_job *job, const struct dpt_texts *paths);
 /* Whether a loss of that name, which may be any text, is for regression. */
 bool dpt_loss_predicts_numbers(const char *name);
 

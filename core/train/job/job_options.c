@@ -99,6 +99,19 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     return (struct dpt_loss){.kind = DPT_LOSS_MSE};
 }
 
+struct dpt_dataset_spec dpt_job_dataset(const struct dpt_job *job, const struct dpt_texts *paths)
+{
+    const enum dpt_loss_kind loss = dpt_job_loss(job).kind;
+
+    return (struct dpt_dataset_spec){
+        .conf = &job->data,
+        .paths = paths,
+        .classes = dpt_loss_has_classes(loss),
+        .binary = loss == DPT_LOSS_BINARY_CROSS_ENTROPY,
+        .seed = (uint64_t)job->seed,
+    };
+}
+
 bool dpt_loss_predicts_numbers(const char *name)
 {
     for (int kind = 0; kind < DPT_LOSSES; kind++)

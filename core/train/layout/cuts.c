@@ -21,7 +21,10 @@ static bool has_weights(const struct dpt_graph *graph, int32_t first, int32_t la
     return false;
 }
 
-bool dpt_layout_may_begin(const struct dpt_graph *graph, int32_t node)
+/* Whether a stage may begin with a node: the node must be a convolution or dense layer, which no
+ * kernel computes together with the node before, and its input must be the only value that crosses
+ * the cut. */
+static bool may_begin(const struct dpt_graph *graph, int32_t node)
 {
     const struct dpt_graph_node *at = &graph->nodes[node];
 
@@ -47,7 +50,7 @@ static enum dpt_status refuse(const struct dpt_layout *l, const char *what, stru
         dpt_str_printf(&text, "%s:%d:%d: ", p->file, p->at->line, p->at->column);
     dpt_str_printf(&text, "parallel.pipeline: %s", what);
     for (int32_t i = 1; i < graph->n_nodes; i++)
-        if (dpt_layout_may_begin(graph, i))
+        if (may_begin(graph, i))
             dpt_str_printf(&text, "%s%s", n++ == 0 ? "; a stage may begin with " : ", ",
                            graph->nodes[i].name);
     if (n == 0)
@@ -73,7 +76,7 @@ static enum dpt_status cut_at_names(struct dpt_layout *l, struct dpt_error *err)
             node++;
         if (node == graph->n_nodes)
             snprintf(text, sizeof text, "cut: the model has no layer '%.64s'", cut->at[k]);
-        else if (!dpt_layout_may_begin(graph, node))
+        else if (!may_begin(graph, node))
             snprintf(text, sizeof text, "cut: no stage may begin with %s", cut->at[k]);
         else if (node <= l->stage[k].first)
             snprintf(text, sizeof text, "cut: %s stands before the stage in front of it",
@@ -127,7 +130,7 @@ static enum dpt_status cut_evenly(struct dpt_layout *l, struct dpt_error *err)
     DPT_TRY(DPT_ALLOCATE(from, room, "the stages", err));
     weigh(l, weight);
     for (int32_t i = 1; i < graph->n_nodes; i++)
-        if (dpt_layout_may_begin(graph, i))
+        if (may_begin(graph, i))
             place[n++] = i;
     place[n++] = graph->n_nodes;
     if (n < stages) {
@@ -192,7 +195,7 @@ static bool begins_unit(const struct dpt_layout *l, const struct dpt_graph *grap
 
     if (l->synchronized)
         return graph->nodes[i].whole_step;
-    return l->sliced && dpt_layout_may_begin(graph, i) && at - from >= enough && at > from;
+    return l->sliced && may_begin(graph, i) && at - from >= enough && at > from;
 }
 
 enum dpt_status dpt_layout_cut_units(const struct dpt_layout *l, struct dpt_layout_stage *stage,
@@ -229,7 +232,8 @@ bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node)
     return k < stage->units;
 }
 
-size_t dpt_layout_largest_unit(const struct dpt_layout_stage *stage)
+/* Floats of the stage's largest unit. */
+static size_t largest_unit(const struct dpt_layout_stage *stage)
 {
     const size_t *edge = stage->edge;
     size_t most = 0;
@@ -243,5 +247,5 @@ double dpt_layout_parameter_room(const struct dpt_layout *l, const struct dpt_la
 {
     const double whole = (double)stage->graph.arena;
 
-    return l->sliced ? whole / l->owners + (double)dpt_layout_largest_unit(stage) : whole;
+    return l->sliced ? whole / l->owners + (double)largest_unit(stage) : whole;
 }

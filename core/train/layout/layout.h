@@ -101,11 +101,6 @@ struct dpt_layout {
     struct dpt_sampler sampler; /* of a training step */
 };
 
-/* Whether a stage may begin with a node: the node must be a convolution or dense layer, which no
- * kernel computes together with the node before, and its input must be the only value that crosses
- * the cut. */
-bool dpt_layout_may_begin(const struct dpt_graph *graph, int32_t node);
-
 /* Batch norms need the statistics of a whole step only if a step has several micro-batches:
  * otherwise this clears whole_step in the graph. It also clears it unless `trains`. */
 void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_graph *graph);
@@ -153,8 +148,6 @@ struct dpt_layout_place {
 struct dpt_layout_place dpt_layout_place(const struct dpt_layout *layout, int rank);
 /* Whether a unit of the stage begins with this node. */
 bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node);
-/* Floats of the stage's largest unit. */
-size_t dpt_layout_largest_unit(const struct dpt_layout_stage *stage);
 /* Floats of the parameters that a rank of the stage has at a time: all of them, or its slice and a
  * unit. */
 double dpt_layout_parameter_room(const struct dpt_layout *layout,

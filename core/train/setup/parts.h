@@ -12,8 +12,7 @@
 /* splits.c. Opens the job's data sets of `parts` (DPT_PART_...), collectively over comm; NULL: only
  * describes them, on this process alone, and reads no sample. log: NULL, or for warnings. Errors:
  * as dpt_dataset_open; BAD_JOB (data.valid). */
-enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job,
-                                const struct dpt_loss *loss, unsigned parts,
+enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job, unsigned parts,
                                 const struct dpt_comm *comm, struct dpt_log *log,
                                 struct dpt_error *err);
 /* Collective, unless they were only described. */
@@ -65,8 +64,8 @@ void dpt_trainer_close_team(struct dpt_trainer *t);
  * the bytes of a run.
  */
 
-/* Builds the graph, on the first set's shape. The other sets must have that shape too, and targets
- * that fit its outputs. Sets the splits' form. Errors: BAD_JOB, BAD_DATA, RANK. */
+/* Builds the graph, on the first set's shape, with norms settled (dpt_layout_settle_norms). The other
+ * sets must have that shape too, and targets that fit its outputs. Sets the splits' form. Errors: BAD_JOB, BAD_DATA, RANK. */
 enum dpt_status dpt_model_of_splits(struct dpt_trainer_model *model, const struct dpt_job *job,
                                     struct dpt_splits *data, struct dpt_error *err);
 /* What a backend is asked to make of a stage, but for the device. pool: of a team's threads. */

@@ -48,6 +48,7 @@ enum dpt_status dpt_model_of_splits(struct dpt_trainer_model *model, const struc
         DPT_TRY(dpt_tensor_groups_apply(dpt_optimizer_groups(&job->optimizer),
                                         dpt_optimizer_lr(&job->optimizer), &model->graph, err));
     }
+    dpt_layout_settle_norms(job, data->train.present, &model->graph);
 out:
     return status;
 }

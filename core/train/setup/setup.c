@@ -54,7 +54,6 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
     if (t->data.given == NULL) /* for prediction alone more exact numbers will do */
         DPT_TRY(dpt_numerics_precision(t->backend, t->job, err));
     DPT_TRY(dpt_model_of_splits(&t->model, t->job, &t->data, err));
-    dpt_layout_settle_norms(t->job, t->data.train.present, &t->model.graph);
 out:
     return status;
 }
@@ -250,7 +249,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, &t->gpus, err));
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
-    DPT_TRY(dpt_splits_open(&t->data, job, &t->model.loss, parts, comm, log, err));
+    DPT_TRY(dpt_splits_open(&t->data, job, parts, comm, log, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
     t->called = t->data.called;
     DPT_TRY(divide_work(t, err));

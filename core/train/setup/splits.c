@@ -20,7 +20,6 @@ static void add_split(struct dpt_split *split, const char *name, const struct dp
 struct opening {
     struct dpt_splits *data;
     const struct dpt_job *job;
-    const struct dpt_loss *loss;
     unsigned parts;
     const struct dpt_comm *comm;
     struct dpt_log *log;
@@ -35,15 +34,9 @@ static enum dpt_status open_split(const struct opening *o, struct dpt_split *spl
     const ptrdiff_t number = split - o->data->split;
     struct dpt_dataset *set = &o->data->sets[number];
     char word[32];
-    const struct dpt_dataset_spec spec = {
-        .conf = &o->job->data,
-        .paths = paths,
-        .classes = dpt_loss_has_classes(o->loss->kind),
-        .binary = o->loss->kind == DPT_LOSS_BINARY_CROSS_ENTROPY,
-        .seed = (uint64_t)o->job->seed,
-        .part = (uint64_t)number,
-    };
+    struct dpt_dataset_spec spec = dpt_job_dataset(o->job, paths);
 
+    spec.part = (uint64_t)number;
     if (o->comm == NULL) {
         DPT_TRY(dpt_dataset_describe(set, &spec, err));
     } else {
@@ -102,13 +95,12 @@ void dpt_splits_warn_layout(const struct dpt_splits *data, struct dpt_log *log)
         }
 }
 
-enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job,
-                                const struct dpt_loss *loss, unsigned parts,
+enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *job, unsigned parts,
                                 const struct dpt_comm *comm, struct dpt_log *log,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct opening o = {data, job, loss, parts, comm, log};
+    const struct opening o = {data, job, parts, comm, log};
 
     if ((parts & DPT_PART_TRAIN) != 0)
         DPT_TRY(open_split(&o, &data->train, "train", &job->data.train, err));

@@ -354,12 +354,8 @@ static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
 void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split)
 {
     struct dpt_data_conf conf = t->job->data;
-    const bool classes = dpt_loss_has_classes(t->model.loss.kind), labels = has_labels(t);
-    const struct dpt_dataset_spec spec = {.conf = &conf,
-                                          .paths = &conf.train,
-                                          .classes = classes,
-                                          .binary = !classes,
-                                          .seed = (uint64_t)t->job->seed};
+    const bool labels = has_labels(t);
+    struct dpt_dataset_spec spec = dpt_job_dataset(t->job, &conf.train);
     struct dpt_dataset set = {0};
     struct dpt_error why = {0};
 
@@ -370,6 +366,7 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
         dpt_positive_count(&t->positive, t->data.train.set, NULL, labels);
         return;
     }
+    spec.conf = &conf;
     conf.cache = DPT_CACHE_NONE; /* the labels alone */
     conf.verify = false;
     conf.class_weights.how = DPT_CLASSES_ALIKE;

@@ -12,7 +12,8 @@
 #include "core/train/team.h"
 #include "models/model.h"
 
-bool dpt_step_together(const struct dpt_runner *r)
+/* Whether the threads compute each micro-batch of the present step together. */
+static bool computes_together(const struct dpt_runner *r)
 {
     return r->infers != NULL ? dpt_layout_infers_as_team(&r->t->layout) : r->t->layout.together;
 }
@@ -20,7 +21,7 @@ bool dpt_step_together(const struct dpt_runner *r)
 /* The worker that a thread is, or is part of. */
 static int worker_of(const struct dpt_runner *r, int thread)
 {
-    return dpt_step_together(r) ? 0 : thread;
+    return computes_together(r) ? 0 : thread;
 }
 
 /* --- the whole model at once ------------------------------------------------------------------ */
@@ -328,7 +329,7 @@ static void pass_part(void *arg, int thread)
     struct dpt_trainer *t = r->t;
     const struct dpt_action *a = r->action;
     struct dpt_worker *worker = &t->team.workers[thread];
-    const bool alone = !dpt_step_together(r);
+    const bool alone = !computes_together(r);
 
     if (a->again && t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
@@ -368,10 +369,10 @@ enum dpt_status dpt_step_run_pass(struct dpt_runner *r, struct dpt_error *err)
 
     for (int k = 0; k < r->share.workers; k++)
         DPT_TRY(dpt_step_await(r, dpt_step_flight_of(r, k, 0), err));
-    if (dpt_step_together(r) && fills(r))
+    if (computes_together(r) && fills(r))
         DPT_TRY(dpt_trainer_run(t, fill_part, r, err));
     i = dpt_share_take(&r->share, 0, a->round, &n);
-    if (dpt_step_together(r) && i >= 0)
+    if (computes_together(r) && i >= 0)
         prepare(r, 0, 0, i, n);
     if (a->back)
         DPT_TRY(dpt_tensor_parallel_derive(t->mesh.divided, a->first, a->last, err));

@@ -90,11 +90,6 @@ enum dpt_status dpt_trainer_fill(struct dpt_trainer *t, int thread,
                                  struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                  struct dpt_error *err);
 
-/* --- passes.c --------------------------------------------------------------------------------- */
-
-/* Whether the threads compute each micro-batch of the present step together. */
-bool dpt_step_together(const struct dpt_runner *r);
-
 /* --- messages.c ------------------------------------------------------------------------------- */
 
 /* Waits until the messages of a micro-batch have gone, so that its memory may be written over.

@@ -7,34 +7,35 @@
 #include "core/base/memory.h"
 #include "models/model.h"
 
-/* Reads the job's text, of the checkpoint `path`, into the struct. */
-static enum dpt_status read_job(struct dpt_job *job, struct dpt_conf *conf, const char *path,
-                                const char *text, struct dpt_error *err)
+/* Opens a checkpoint, and reads its progress and its job. */
+static enum dpt_status open_job(struct dpt_checkpoint *file, struct dpt_state *state,
+                                struct dpt_job *job, struct dpt_conf *conf, const char *path,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    char *text = NULL;
 
+    DPT_TRY(dpt_checkpoint_open(file, path, err));
+    DPT_TRY(dpt_checkpoint_read(file, state, DPT_LOAD_PROGRESS, &text, err));
     DPT_TRY(dpt_conf_parse(conf, path, text, strlen(text), err));
     if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))
         DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", 0));
     DPT_TRY(dpt_conf_validation_result(conf, err));
 out:
+    free(text);
     return status;
 }
 
 enum dpt_status dpt_checkpoint_job(const char *path, struct dpt_job *job, struct dpt_conf *conf,
                                    struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_checkpoint file = {0};
     struct dpt_state state = {0};
-    char real[PATH_MAX], *text = NULL;
+    enum dpt_status status;
+    char real[PATH_MAX];
 
     dpt_checkpoint_resolve(path, real);
-    DPT_TRY(dpt_checkpoint_open(&file, real, err));
-    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
-    DPT_TRY(read_job(job, conf, real, text, err));
-out:
-    free(text);
+    status = open_job(&file, &state, job, conf, real, err);
     dpt_checkpoint_close(&file);
     return status;
 }
@@ -108,15 +109,12 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     struct dpt_checkpoint file = {0};
     struct dpt_state state = {0};
     struct dpt_shape input;
-    char *text = NULL;
 
     *m = (struct dpt_checkpoint_model){0};
     dpt_checkpoint_resolve(path, m->path);
     DPT_TRY(dpt_checkpoint_verify(m->path, err));
-    DPT_TRY(dpt_checkpoint_open(&file, m->path, err));
-    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, err));
+    DPT_TRY(open_job(&file, &state, &m->job, &m->conf, m->path, err));
     DPT_TRY(dpt_checkpoint_kept(&file, &m->kept, err));
-    DPT_TRY(read_job(&m->job, &m->conf, m->path, text, err));
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
     DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));
@@ -130,7 +128,6 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     m->progress = state.progress;
     m->averaged = state.averaged;
 out:
-    free(text);
     dpt_checkpoint_close(&file);
     if (status != DPT_OK)
         dpt_checkpoint_model_close(m);
@@ -194,14 +191,11 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
     struct dpt_job made = {0};
     struct dpt_shape input;
     struct dpt_error ignored; /* what cannot be read is reported when the weights are read */
-    char real[PATH_MAX], have[40], want[40], *text = NULL;
+    char real[PATH_MAX], have[40], want[40];
 
     dpt_checkpoint_resolve(path, real);
-    if (dpt_checkpoint_open(&file, real, &ignored) != DPT_OK ||
-        dpt_checkpoint_read(&file, &state, DPT_LOAD_PROGRESS, &text, &ignored) != DPT_OK ||
+    if (open_job(&file, &state, &made, &conf, real, &ignored) != DPT_OK ||
         !dpt_checkpoint_shape(&file, "input_shape", &input))
-        goto out;
-    if (read_job(&made, &conf, real, text, &ignored) != DPT_OK)
         goto out;
     if (dpt_loss_judges(dpt_job_loss(&made).kind) != dpt_loss_judges(dpt_job_loss(job).kind))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -220,7 +214,6 @@ enum dpt_status dpt_checkpoint_fits(const char *path, const struct dpt_job *job,
                           path, (long long)dpt_shape_size(&input), dpt_shape_text(&input, have),
                           (long long)dpt_shape_size(shape), dpt_shape_text(shape, want));
 out:
-    free(text);
     dpt_graph_release(&theirs);
     dpt_graph_release(&ours);
     dpt_conf_release(&conf);

@@ -34,12 +34,7 @@ static enum dpt_status ask_data(const struct dpt_job *job, int64_t *outputs, str
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset set = {0};
-    const struct dpt_dataset_spec spec = {
-        .conf = &job->data,
-        .paths = &job->data.train,
-        .classes = dpt_loss_has_classes(dpt_job_loss(job).kind),
-        .seed = (uint64_t)job->seed,
-    };
+    const struct dpt_dataset_spec spec = dpt_job_dataset(job, &job->data.train);
 
     DPT_TRY(dpt_dataset_describe(&set, &spec, err));
     status = dpt_dataset_count_outputs(&set, outputs, err);

@@ -162,28 +162,25 @@ static enum dpt_status collect(struct work *w, const float *mine, float *all, in
     return dpt_group_gatherv(world, 0, mine, all, &w->scaled, err);
 }
 
-static void soften_part(void *arg, int thread)
+/* Makes probabilities of the outputs, and finds classes. */
+static void judge_part(void *arg, int thread)
 {
     struct work *w = arg;
-    const int64_t total = w->view.total;
-    const int64_t end = total * (thread + 1) / w->t->layout.threads;
+    const bool classes = dpt_loss_has_classes(w->t->model.loss.kind);
+    size_t begin, end;
 
-    for (int64_t i = total * thread / w->t->layout.threads; i < end; i++) {
-        const float *logits = w->all + i * w->outputs;
-        const int32_t best = dpt_softmax(logits, w->outputs, w->probabilities + i * w->outputs);
+    dpt_part_in_units((size_t)w->view.total, 1, thread, w->t->layout.threads, &begin, &end);
+    for (size_t i = begin; i < end; i++) {
+        const float *logits = w->all + i * (size_t)w->outputs;
+        float *probabilities = w->probabilities + i * (size_t)w->outputs;
 
-        w->labels[i] = dpt_is_finite(logits, w->outputs) ? best : -1;
+        if (classes)
+            w->labels[i] = dpt_softmax(logits, w->outputs, probabilities);
+        else
+            dpt_sigmoids(logits, w->outputs, probabilities);
+        if (classes && !dpt_is_finite(logits, w->outputs))
+            w->labels[i] = -1;
     }
-}
-
-static void squash_part(void *arg, int thread)
-{
-    struct work *w = arg;
-    const int64_t total = w->view.total;
-
-    for (int64_t i = total * thread / w->t->layout.threads;
-         i < total * (thread + 1) / w->t->layout.threads; i++)
-        dpt_sigmoids(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
 /* Gives a row of targets as the loss takes it, on rank 0. */
@@ -249,7 +246,7 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
     };
 
     if (judges)
-        dpt_pool_run(w->t->team.pool, classes ? soften_part : squash_part, w);
+        dpt_pool_run(w->t->team.pool, judge_part, w);
     sum_up(w, total);
     undo_scale(w);
     if (sink == NULL)
