@@ -160,7 +160,7 @@ static void advise_ranks(const struct dpt_job *job, const struct plans *plans, i
     if (plan_way(&sized, plans, &one) && plan_way(&sized, plans, &many) &&
         many.sample > SLOWER * one.sample && many.step > one.step + matters)
         dpt_log_info(log,
-                     "one rank with all cores would be quicker than %d: each of them reads and "
+                     "one rank with all cores would be faster than %d: each of them reads and "
                      "updates all weights (--ranks auto chooses)",
                      ranks);
 }

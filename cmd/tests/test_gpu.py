@@ -112,7 +112,7 @@ def test_how_long_the_start_took(place):
 def test_a_gpu_for_each_rank(place):
     """By the rank within the node, before MPI starts: each context is made on its own device, and on no other."""
     result = train(place, ranks=3, FAKEGPU_DEVICES=3, FAKEGPU_LOG=place / "log.%p")
-    assert len(set(buses(result))) == 3 and "one a rank" in header(result, "device"), result
+    assert len(set(buses(result))) == 3 and "one per rank" in header(result, "device"), result
     assert "share" not in result.err and begun(place)["gpus"] == 3
     retained = set()
     for path in glob.glob(str(place / "log.*")):
@@ -128,7 +128,7 @@ def test_ranks_that_each_see_one(place):
     result = apart(place, *[{"FAKEGPU_DEVICES": 4, "CUDA_VISIBLE_DEVICES": n} for n in (2, 0, 3)])
     assert len(set(buses(result))) == 3 and "share" not in result.err, result
     result = apart(place, *[{"FAKEGPU_DEVICES": 4, "CUDA_VISIBLE_DEVICES": n} for n in (1, 1)], words=("--resume", "none", "--output", "2"))
-    assert re.search(r"warning: ranks 0-1 \(\S+\) share GPU \S+ \(Fake GPU 1\): one rank a GPU is quickest", result.err), result
+    assert re.search(r"warning: ranks 0-1 \(\S+\) share GPU \S+ \(Fake GPU 1\): one rank per GPU is fastest", result.err), result
 
 
 def test_ranks_that_share(place):
@@ -157,7 +157,7 @@ def test_auto_where_none_has_one(place):
 def test_auto_where_some_have_one(place):
     result = apart(place, {}, {"LD_LIBRARY_PATH": NONE}, {"LD_LIBRARY_PATH": NONE})
     assert begun(place)["device"] != "cuda"
-    assert re.search(r"^warning: no GPU for ranks 1-2 \(\S+\): the NVIDIA driver .*libcuda.*So all ranks compute on processors$",
+    assert re.search(r"^warning: no GPU for ranks 1-2 \(\S+\): the NVIDIA driver .*libcuda.*So all ranks compute on CPUs$",
                      result.err, re.M), result
     assert result.err.count("warning") == 1
 

@@ -78,9 +78,9 @@ def test_binary_and_missing_and_unreadable(tmp_path):
 
 
 @pytest.mark.parametrize("batch, says", [
-    ("{global: 32, micro: 16}", "warning: rank 0 of 3 stays idle: 32 / 16 gives 2 micro-batches a step; batch.micro: 15 or less would feed all"),
-    ("{global: 3, micro: 2}", "warning: rank 0 of 3 stays idle: 3 / 2 gives 2 micro-batches a step; batch.micro: 1 would feed all"),
-    ("{global: 1}", "warning: ranks 0-1 of 3 stay idle: 1 / 1 gives 1 micro-batch a step; start fewer ranks, or make batch.global larger"),
+    ("{global: 32, micro: 16}", "warning: rank 0 of 3 stays idle: 32 / 16 gives 2 micro-batches per step; batch.micro: 15 or less would feed all"),
+    ("{global: 3, micro: 2}", "warning: rank 0 of 3 stays idle: 3 / 2 gives 2 micro-batches per step; batch.micro: 1 would feed all"),
+    ("{global: 1}", "warning: ranks 0-1 of 3 stay idle: 1 / 1 gives 1 micro-batch per step; start fewer ranks, or make batch.global larger"),
     ("{global: 3}", None),
 ])
 def test_more_ranks_than_micro_batches(tmp_path, batch, says):
@@ -164,7 +164,7 @@ def test_batch_per_rank(tmp_path):
         both = [tmp_path / f"{name}-{ranks}" for name in ("each", "all")]
         result = dpt.train(path, both[0], "--set", "log.every=1 step", ranks=ranks)
         samples = 16 * max(ranks, 1)
-        assert f"  batch    {samples} (16 a rank) = " in result.err, result
+        assert f"  batch    {samples} (16 per rank) = " in result.err, result
         assert f"learning rate {0.01 * samples / 16:g}" in result.err, result
         assert [(e["samples"], e["lr"]) for e in dpt.events(both[0], "train")] == \
             [(samples * k, pytest.approx(0.01 * samples / 16)) for k in (1, 2)]
@@ -173,7 +173,7 @@ def test_batch_per_rank(tmp_path):
     plan = dpt.run("plan", path, "--ranks", 3, "--no-time", "--json")
     assert '"global": 48,' in plan.out, plan
     again = dpt.train(tmp_path / "each-3" / "job.yaml", tmp_path / "again", ranks=2)
-    assert "  batch    32 (16 a rank) = " in again.err, "the resolved job is the job"
+    assert "  batch    32 (16 per rank) = " in again.err, "the resolved job is the job"
 
 
 def test_batch_per_rank_goes_on_with_as_many_ranks(tmp_path):
@@ -181,7 +181,7 @@ def test_batch_per_rank_goes_on_with_as_many_ranks(tmp_path):
     dpt.train(path, tmp_path / "out", ranks=2)
     result = dpt.run(path, "--output", tmp_path / "out", "--set", "train.steps=4", ranks=3)
     assert result.code == 78 and "\nbatch.global: 32 -> 48\n" in result.err, result
-    assert "\nbatch.per_rank: 16 makes 48 samples a step on 3 ranks: start as many ranks as before, or " in result.err, result
+    assert "\nbatch.per_rank: 16 makes 48 samples per step on 3 ranks: start as many ranks as before, or " in result.err, result
     result = dpt.run(path, "--output", tmp_path / "out", "--set", "train.steps=4", "--set", "batch.global=32", ranks=3)
     assert result.code == 0 and "resuming at step 2" in result.err, result
 
@@ -189,7 +189,7 @@ def test_batch_per_rank_goes_on_with_as_many_ranks(tmp_path):
 @pytest.mark.parametrize("words, says", [
     (["--set", "batch={global: 64, per_rank: 8}"], "batch.per_rank: give either global or per_rank, not both"),
     (["--set", "batch.micro=17"], "batch.micro: 17 is more than batch.per_rank, 16"),
-    (["--set", "batch.per_rank=9000000"], "batch.per_rank: 9000000 on 2 ranks are 18000000 samples a step, more than 16777216"),
+    (["--set", "batch.per_rank=9000000"], "batch.per_rank: 9000000 on 2 ranks are 18000000 samples per step, more than 16777216"),
 ])
 def test_batch_per_rank_mistakes(tmp_path, words, says):
     assert says in refuse(tmp_path, PER_RANK, *words, ranks=2)

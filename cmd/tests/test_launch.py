@@ -360,8 +360,8 @@ def test_ranks_that_are_slower_than_one_are_told(tmp_path, ranks, words, told):
                               model="{type: mlp, hidden: [2048, 2048], outputs: 10}", batch="{global: 4, micro: 2}",
                               train="{steps: 2}", checkpoint="{every: never}")
     result = dpt.run(job, "--output", tmp_path / "out", *(word for text in words for word in ("--set", text)), ranks=ranks)
-    line = "one rank with all cores would be quicker than 2: each of them reads and updates all weights (--ranks auto chooses)\n"
-    assert result.code == 0 and (line in result.err) == told and ("would be quicker" in result.err) == told, result
+    line = "one rank with all cores would be faster than 2: each of them reads and updates all weights (--ranks auto chooses)\n"
+    assert result.code == 0 and (line in result.err) == told and ("would be faster" in result.err) == told, result
 
 
 BF16 = next((name for flag, name in (("amx_bf16", "AMX tiles"), ("avx512_bf16", "AVX-512 BF16")) if flag in open("/proc/cpuinfo", encoding="utf-8").read()), None)

@@ -296,7 +296,7 @@ def test_for_a_person(tmp_path):
 def test_idle_ranks_are_told(tmp_path):
     """And planned as they would run, but not in the table, whose ranks all have something to do."""
     result = plan(tmp_path, CNN, "--json", "--no-trial", "--ranks", 9)
-    assert result.err == ("warning: rank 0 of 9 stays idle: 128 / 16 gives 8 micro-batches a step; batch.micro: 15 or less would "
+    assert result.err == ("warning: rank 0 of 9 stays idle: 128 / 16 gives 8 micro-batches per step; batch.micro: 15 or less would "
                           "feed all\n")
     found = json.loads(result.out)
     assert [last - first for first, last in found["steps"]["deal"]] == [0] + 8 * [1]
@@ -357,7 +357,7 @@ def test_a_job_that_finds_too_little_memory_is_told_what_would_fit(tmp_path, ran
     assert said(r"^it needs ([\d.]+) GB on this node, where ") == pytest.approx(needs(), rel=1e-3)
     assert said(r"^ +([\d.]+) GB  with checkpoint.every=never$") == pytest.approx(needs(*never), rel=1e-3)
     if ranks > 1:
-        assert said(r"^ +([\d.]+) GB  with one rank a node$") == pytest.approx(needs(ranks=1), rel=1e-3)
+        assert said(r"^ +([\d.]+) GB  with one rank per node$") == pytest.approx(needs(ranks=1), rel=1e-3)
         assert said(r"^ +([\d.]+) GB  with all of these$") == pytest.approx(needs(*never, ranks=1), rel=1e-3)
     assert "more ranks do not help" in result.err and not (tmp_path / "out" / "metrics.jsonl").exists()
 

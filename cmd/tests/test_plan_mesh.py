@@ -285,4 +285,4 @@ def test_more_ranks_than_micro_batches_are_a_mesh(tmp_path):
     assert "5 of its 7 replicas stay idle: batch.micro: 3 or less would feed all" in out
     job = dpt.write_job(tmp_path / "idle.yaml", text)
     result = dpt.run(job, "--output", tmp_path / "run", "--quiet", ranks=7)
-    assert result.code == 0 and "of 7 stay idle: 20 / 10 gives 2 micro-batches a step; batch.micro: 3 or less would feed all" in result.err, result
+    assert result.code == 0 and "of 7 stay idle: 20 / 10 gives 2 micro-batches per step; batch.micro: 3 or less would feed all" in result.err, result

@@ -21,7 +21,7 @@ UNSAYABLE = re.compile("is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
                        "a join of|does not go with |needs comm.reduction|runs on device.kind|stages says|"
                        "match: no pattern|gives its tensors nothing|classes are not scaled|"
-                       "only the last layer of a model|goes by samples that|goes by evaluations, and|is not told of `loss|patience says after|"
+                       "only the last layer of a model|goes by samples that|goes by evaluations, and|is not available with `loss|patience says after|"
                        "the smaller number comes first|mixes classes, ")
 
 

@@ -98,7 +98,7 @@ static const struct {
     {"data.cache=none", no_cache},
     {"device.precision=bf16", half_floats},
     {"checkpoint.every=never", no_checkpoint},
-    {"one rank a node", fewer_ranks},
+    {"one rank per node", fewer_ranks},
 };
 enum { CHANGES = sizeof changes / sizeof changes[0] };
 
@@ -149,7 +149,7 @@ static void write_changes(const struct dpt_plan *p, const char *job_text, const 
         dpt_str_printf(out,
                        "\nmore ranks do not help by themselves: `dptrain plan --mesh auto` says "
                        "whether a\nmodel divided among them fits (parallel); else a smaller "
-                       "model, or a machine with\nmore memory does; sgd keeps 4 bytes a weight "
+                       "model, or a machine with\nmore memory does; sgd keeps 4 bytes per weight "
                        "less than adam");
 }
 

@@ -135,7 +135,7 @@ def fixture_trained(sets):
 def test_a_job_has_the_bytes_of_decoded_pictures(sets, trained, tmp_path, ranks, words):
     said = train(sets / "kept", tmp_path / "run", *[w for word in words for w in ("--set", word)], ranks=ranks)
     assert newest(tmp_path / "run") == trained
-    assert f"decoded from pictures' files, {'in memory' if ranks == 0 and len(words) == 1 else 'read while training'}" in said.err, said
+    assert f"decoded from image files, {'in memory' if ranks == 0 and len(words) == 1 else 'read while training'}" in said.err, said
 
 
 MESHES = [(0, ["data.cache=none", "device.threads=2"]), (3, ["data.cache=memory", "batch.micro=5"])]

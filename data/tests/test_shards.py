@@ -142,7 +142,7 @@ def test_labels_from_one(tmp_path, first, names, n, doubt):
 
 
 @pytest.mark.parametrize("names, said", [
-    (list("aacd"), "the data call classes 0 and 1 both 'a': predictions tell them as one"), (list("ab"), "the data name 2 of 4 classes"), (list("abcd"), None),
+    (list("aacd"), "the data call classes 0 and 1 both 'a': predictions show them as one"), (list("ab"), "the data name 2 of 4 classes"), (list("abcd"), None),
 ])
 def test_names_that_do_not_name_each_class(tmp_path, names, said):
     path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes(k=4))

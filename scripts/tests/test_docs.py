@@ -261,7 +261,7 @@ def test_tutorial(sandbox, tmp_path):
     right = [float(x) for command, text in said.items() if re.search("flowers|shapes", command) for x in re.findall(r"test accuracy ([\d.]+)", text)]
     assert len(right) >= 3 and min(right) > 0.9, said
     plain, weighted = (said[f"dptrain eval patients.yaml --checkpoint runs/{run} --classes"] for run in ("patients", "weighted"))
-    assert "classes are uneven" in plain and plain.split()[-3] < "0.4" < "0.6" < weighted.split()[-3], plain + weighted
+    assert "classes are imbalanced" in plain and plain.split()[-3] < "0.4" < "0.6" < weighted.split()[-3], plain + weighted
     threshold = re.search(r"--threshold ill=[\d.]+ gives recall ([\d.]+)", said["dptrain eval patients.yaml --checkpoint runs/patients --split valid --recall 0.75"])
     assert float(threshold[1]) >= 0.75
     decided = said[next(command for command in said if "new-patients.csv" in command)].splitlines()

@@ -98,7 +98,7 @@ static void check_monitor(const struct dpt_job *job, struct dpt_conf *conf,
 {
     if (!dpt_monitor_suits(monitor, dpt_job_loss(job).kind))
         dpt_conf_mistake(conf, at, path,
-                         "%s is not told of `loss: %s`; valid.loss is of every loss",
+                         "%s is not available with `loss: %s`; valid.loss is with every loss",
                          dpt_monitor_name(monitor), job->loss.variant->name);
     if (job->data.valid.n == 0)
         dpt_conf_mistake(conf, at, path,
@@ -123,7 +123,7 @@ static void check_targets(const struct dpt_job *job, struct dpt_conf *conf)
         return;
     if (dpt_loss_judges(loss))
         dpt_conf_mistake(conf, at, scales ? "data.targets.normalize" : "data.targets.transform",
-                         "is for numbers to predict, with loss " DPT_LOSS_NAMES(
+                         "is for regression targets, with loss " DPT_LOSS_NAMES(
                              DPT_LOSSES_OF_NUMBERS) "; classes are not scaled");
     if (loss == DPT_LOSS_POISSON)
         dpt_conf_mistake(conf, at, "data.targets",
@@ -262,9 +262,10 @@ enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_err
     job->batch.global = job->batch.per_rank * ranks;
     if (job->batch.global <= DPT_MOST_GLOBAL)
         return DPT_OK;
-    return dpt_fail(
-        err, DPT_BAD_JOB, "batch.per_rank: %lld on %d ranks are %lld samples a step, more than %d",
-        (long long)job->batch.per_rank, ranks, (long long)job->batch.global, DPT_MOST_GLOBAL);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "batch.per_rank: %lld on %d ranks are %lld samples per step, more than %d",
+                    (long long)job->batch.per_rank, ranks, (long long)job->batch.global,
+                    DPT_MOST_GLOBAL);
 }
 
 const char *dpt_job_precision(const struct dpt_job *job)

@@ -151,7 +151,7 @@ static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
     if (l->sliced && l->synchronized)
         return dpt_fail(err, DPT_BAD_JOB,
                         "parallel.shard: parameters does not go with a batch norm over the whole "
-                        "step (statistics: batch), for which all micro-batches are under way at "
+                        "step (statistics: batch), for which all micro-batches are in flight at "
                         "once; gradients and optimizer do, or statistics: micro");
     return DPT_OK;
 }

@@ -53,7 +53,7 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
                            dpt_group_digits(digits, s->sampler.samples), s->name,
                            s->set->weights != NULL ? " (weighted)" : "");
     dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->data.train.set->shape, shape),
-                   t->data.train.set->files ? "decoded from pictures' files"
+                   t->data.train.set->files ? "decoded from image files"
                    : t->data.train.set->u8  ? "uint8"
                                             : "float32",
                    t->data.train.set->memory != NULL ? "in memory" : "read while training");
@@ -153,7 +153,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     if (learned < all)
         snprintf(part, sizeof part, "learns %s of ", dpt_group_digits(digits, learned));
     if (t->job->batch.per_rank != 0)
-        snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
+        snprintf(each, sizeof each, " (%lld per rank)", (long long)t->job->batch.per_rank);
     dpt_log_info(t->log, "dptrain %s: %s", DPT_VERSION, t->job->name);
     list_hosts(t->comm, threads, &text);
     advise_ranks(t, cores, &text);
@@ -180,7 +180,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
                  s->global % s->micro == 0 ? "" : ", the last one short");
     dpt_str_clear(&text);
     describe_rate(t, &text);
-    dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
+    dpt_log_info(t->log, "  train    %s steps, %s per epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
     if (stop->patience > 0)
         dpt_log_info(t->log, "  stops    sooner where %lld evaluation%s bring%s no better %s%s%s",

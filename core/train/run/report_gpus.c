@@ -72,7 +72,7 @@ void dpt_gpus_log(const struct dpt_trainer *t)
 
     list_kinds(t, &text);
     if (ranks > 1 && devices == ranks)
-        dpt_str_printf(&text, ", one a rank");
+        dpt_str_printf(&text, ", one per rank");
     else if (ranks > 1)
         dpt_str_printf(&text, " for %d ranks", ranks);
     dpt_log_info(t->log, "  device   %s: %s; %s", t->backend->name, text.text,

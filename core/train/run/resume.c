@@ -38,7 +38,7 @@ static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
         strstr(changes->text, "batch.global: ") == NULL)
         return;
     dpt_str_printf(changes,
-                   "\nbatch.per_rank: %lld makes %lld samples a step on %d ranks: start as many "
+                   "\nbatch.per_rank: %lld makes %lld samples per step on %d ranks: start as many "
                    "ranks as before, or give batch.global",
                    (long long)t->job->batch.per_rank, (long long)t->job->batch.global,
                    t->comm->world.size);
@@ -162,11 +162,11 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         found->resumed = DPT_RESUMED;
     }
     if (n > 0 && found->resumed == DPT_RESUMED_NOT)
-        DPT_TRY(
-            dpt_fail(err, DPT_BAD_DATA,
-                     "%s; no checkpoint in %s is whole: start from scratch in another --output, or "
-                     "with --overwrite in its place",
-                     damaged, folder));
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s; no checkpoint in %s is intact: start from scratch in another --output, or "
+            "with --overwrite in its place",
+            damaged, folder));
 out:
     free(steps);
     return status;

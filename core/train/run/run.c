@@ -262,7 +262,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
     status =
         dpt_fail(err, saved ? DPT_STOPPED : DPT_FAILED, "stopped after step %lld of %lld (%s), %s",
                  (long long)t->progress.step, (long long)t->steps, why,
-                 saved ? "all is saved: start it again to go on"
+                 saved ? "all is saved: start it again to continue"
                        : "nothing is saved, since checkpoint.every is never: it would begin "
                          "from scratch, so give checkpoint.every if it is to be requeued");
 out:

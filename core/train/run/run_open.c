@@ -30,7 +30,7 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     enum dpt_status status;
 
     dpt_str_printf(&machine,
-                   "- dptrain %s\n- ranks: %d, nodes: %d, threads a rank: %d\n- host: %s\n"
+                   "- dptrain %s\n- ranks: %d, nodes: %d, threads per rank: %d\n- host: %s\n"
                    "- device: %s (%s)\n- %s\n- HDF5 %s\n- parameters: %lld\n",
                    DPT_VERSION, t->comm->world.size, t->comm->nodes, t->layout.threads,
                    t->comm->host, t->backend->name, t->backend->describe(), dpt_comm_version(),
@@ -174,7 +174,7 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
     if (*finished && early)
         dpt_log_info(t->log,
                      "%s stopped early at step %lld, as %s, so nothing is left to do%s%s: give it "
-                     "more train.early_stop.patience to go on",
+                     "more train.early_stop.patience to continue",
                      from != NULL ? from : t->job->output, (long long)t->progress.step,
                      why.text != NULL ? why.text : "train.early_stop wants it",
                      from != NULL ? " and nothing was written to " : "",
@@ -182,13 +182,13 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
     else if (*finished && from != NULL)
         dpt_log_info(t->log,
                      "%s has made all %lld steps of this job, so nothing is left to do and nothing "
-                     "was written to %s: give it more train.epochs or train.steps to go on",
+                     "was written to %s: give it more train.epochs or train.steps to continue",
                      from, (long long)t->steps, t->job->output);
     else if (*finished)
         dpt_log_info(
             t->log,
             "%s is finished, step %lld of %lld: give it more train.epochs or "
-            "train.steps to go on, choose another --output, or start from scratch in its place "
+            "train.steps to continue, choose another --output, or start from scratch in its place "
             "with --overwrite",
             t->job->output, (long long)t->progress.step, (long long)t->steps);
 out:

@@ -144,10 +144,10 @@ static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
                      all[first].info.name);
     }
     if (shared > 1)
-        dpt_log_warn(log, "%s, and %d more are shared: one rank a GPU is quickest", text,
+        dpt_log_warn(log, "%s, and %d more are shared: one rank per GPU is fastest", text,
                      shared - 1);
     else if (shared == 1)
-        dpt_log_warn(log, "%s: one rank a GPU is quickest", text);
+        dpt_log_warn(log, "%s: one rank per GPU is fastest", text);
 }
 
 /* Rank 0's warning why `auto` computes on CPUs although there are GPUs. */
@@ -168,7 +168,7 @@ static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log,
         if (without[r] && (some || all[r].count > 0))
             why = all[r].why;
     if (some)
-        dpt_log_warn(log, "no GPU for %s: %s. So all ranks compute on processors",
+        dpt_log_warn(log, "no GPU for %s: %s. So all ranks compute on CPUs",
                      dpt_choose_name_ranks(comm, without, who, sizeof who), why);
     else if (shown)
         dpt_log_warn(log, "the GPUs stay idle: %s", why);

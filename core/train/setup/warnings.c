@@ -130,13 +130,13 @@ static void warn_names(const struct dpt_trainer_model *model, const struct dpt_c
         return;
     if (called->n < outputs)
         dpt_log_warn(log,
-                     "the data name %zu of %zu classes; predictions tell the others as numbers",
+                     "the data name %zu of %zu classes; predictions show the others as numbers",
                      called->n, outputs);
     for (size_t i = 1; i < called->n && i < MOST; i++)
         for (size_t k = 0; k < i; k++)
             if (strcmp(names[i], names[k]) == 0) {
                 dpt_log_warn(log,
-                             "the data call classes %zu and %zu both '%.60s': predictions tell "
+                             "the data call classes %zu and %zu both '%.60s': predictions show "
                              "them as one",
                              k, i, names[i]);
                 return;
@@ -184,7 +184,7 @@ static void warn_waiting(const struct dpt_layout *l, struct dpt_log *log)
         return;
     would = l->job->batch.global / ((int64_t)stages * replicas);
     dpt_log_warn(log,
-                 "a replica has %d micro-batch%s a step, fewer than the %d stages, so each stage "
+                 "a replica has %d micro-batch%s per step, fewer than the %d stages, so each stage "
                  "waits %d %% of the time; batch.micro: %lld or less would feed all",
                  each, each == 1 ? "" : "es", stages, 100 * (stages - 1) / (each + stages - 1),
                  (long long)(would > 0 ? would : 1));
@@ -200,7 +200,7 @@ static void warn_small(const struct dpt_layout *l, struct dpt_log *log)
         l->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || each < 2)
         return;
     dpt_log_warn(log,
-                 "a GPU computes %d micro-batches of %d a step, one after another, since with a "
+                 "a GPU computes %d micro-batches of %d per step, one after another, since with a "
                  "batchnorm their size follows from the job alone; batch.micro: %d is one, whose "
                  "statistics are of that many samples, and is faster",
                  each, l->micro, (l->sampler.global + ranks - 1) / ranks);
@@ -234,8 +234,8 @@ void dpt_warn_idle(const struct dpt_layout *l, struct dpt_log *log)
     if (!who.failed && !cure.failed)
         dpt_log_warn(log,
                      ranks - batches == 1
-                         ? "%s %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
-                         : "%ss %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
+                         ? "%s %s of %d stays idle: %d / %d gives %d micro-batch%s per step; %s"
+                         : "%ss %s of %d stay idle: %d / %d gives %d micro-batch%s per step; %s",
                      ranks < l->ranks ? "replica" : "rank", who.text, ranks, s->global, s->micro,
                      batches, batches == 1 ? "" : "es", cure.text);
     dpt_str_release(&who);

@@ -467,7 +467,7 @@ void dpt_trainer_tell(const struct dpt_trainer *t, const char *split,
     if (scores->uneven) {
         struct dpt_str text = {0};
 
-        dpt_str_printf(&text, "classes are uneven: ");
+        dpt_str_printf(&text, "classes are imbalanced: ");
         dpt_scores_uneven(scores, &t->called, "these", &text);
         dpt_str_printf(out, "  ");
         dpt_str_wrap(out, text.text != NULL ? text.text : "", 2, 2, COLUMNS);

@@ -113,7 +113,7 @@ def test_a_run_goes_on_with_its_scale_at_any_rank_count(trained):
     ("{mean: [1, 2, 3], std: 1}", "mse", 2, "data.targets.normalize.mean has 3 numbers, the model has 2 outputs"),
     ("{mean: 1, std: 0}", "mse", 2, "std"),
     ("some", "mse", 2, "none, auto"),
-    ("auto", "cross_entropy", 2, "is for numbers to predict, with loss " + " or ".join(", ".join(dpt.losses("NUMBERS")).rsplit(", ", 1))),
+    ("auto", "cross_entropy", 2, "is for regression targets, with loss " + " or ".join(", ".join(dpt.losses("NUMBERS")).rsplit(", ", 1))),
 ])
 def test_wrong_scales_are_refused(trained, normalize, loss, outputs, said):
     result = dpt.run(trained.write("wrong.yaml", normalize, loss, outputs))

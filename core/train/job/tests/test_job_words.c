@@ -101,7 +101,7 @@ static void words_lead_to_what_is_meant(void **state)
         {"random_state: 3", "did you mean 'seed'?"},
         {"class_weight: balanced", "did you mean 'data.class_weights'?"},
         {"hidden_layer_sizes: [3]", "did you mean 'model.hidden'?"},
-        {"metrics: [accuracy]", "metrics: unknown key; all that fit are told without a key"},
+        {"metrics: [accuracy]", "metrics: unknown key; all that fit are reported without a key"},
         {"solver: adam", "did you mean 'optimizer'?"},
         {"loss: mae", "did you mean 'l1'?"},
         {"loss: MeanSquaredError", "did you mean 'mse'?"},
@@ -124,7 +124,7 @@ static void words_lead_to_what_is_meant(void **state)
         {LAYER("Concatenate"), "did you mean 'concat'?"},
         {LAYER("batchnorm: {momentum: 0.9}"), "did you mean 'decay'?"},
         {LAYER("conv: {channels: 3, dilation_rate: 2}"), "did you mean 'dilation'?"},
-        {LAYER("dense: {units: 3, activation: relu}"), "an activation is a layer behind another"},
+        {LAYER("dense: {units: 3, activation: relu}"), "an activation is a layer after another"},
     };
 
     (void)state;

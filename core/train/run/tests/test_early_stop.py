@@ -217,8 +217,8 @@ def test_without_a_checkpoint(tmp_path):
     (["data.valid=[]"], "train.early_stop: goes by samples that are not trained on, and the job has none: give a file of them as data.valid"),
     (["eval.every=never"], "train.early_stop: goes by evaluations, and eval.every is never"),
     (["train.early_stop={monitor: valid.f1}"], "train.early_stop: patience says after how many evaluations"),
-    (["train.early_stop.monitor=valid.r2"], "train.early_stop: valid.r2 is not told of `loss: cross_entropy`; valid.loss is of every loss"),
-    (["train.early_stop=null", "schedule={type: plateau, monitor: valid.mae}"], "schedule: valid.mae is not told of"),
+    (["train.early_stop.monitor=valid.r2"], "train.early_stop: valid.r2 is not available with `loss: cross_entropy`; valid.loss is with every loss"),
+    (["train.early_stop=null", "schedule={type: plateau, monitor: valid.mae}"], "schedule: valid.mae is not available with"),
     (["train.early_stop=null", "checkpoint.monitor=valid.accuracy", "data.valid=[]"], "checkpoint.monitor: goes by samples"),
     (["checkpoint.monitor=valid.los"], "did you mean 'valid.loss'"),
     (["train.early_stop.monitor=valid.top5_accuracy"], "valid.top5_accuracy is to be monitored, and the 24 samples of data.valid do not give it")])

@@ -116,7 +116,7 @@ def test_uneven_classes_are_told(tmp_path, names):
     rare = (trained.truth == 1).mean()
     recall = (trained.given.argmax(axis=1) == 1)[trained.truth == 1].mean()
     zero, one = [f"'{n}'" for n in names] if names else "01"
-    said = f"classes are uneven: {100 * rare:.1f} % of these are of class {one}, of which {100 * recall:.1f} % are found; "
+    said = f"classes are imbalanced: {100 * rare:.1f} % of these are of class {one}, of which {100 * recall:.1f} % are found; "
     said += f"always saying class {zero} has accuracy {1 - rare:.4f}; balanced accuracy is"
     told = trained.eval("--classes")
     assert said in " ".join(told.split()) and said in " ".join(trained.ran.out.split()), trained.ran
