@@ -119,7 +119,7 @@ static enum dpt_status open_samples(struct sheet *s, struct dpt_error *err)
     DPT_TRY(dpt_dataset_open(&s->set, &spec, &alone, err));
     s->sampler = data.train.sampler;
     s->sampler.micro = 1;
-    s->sampler.deal = 0;
+    s->sampler.round_robin = 0;
     s->form = s->plain = data.train.form;
     s->form.set = &s->set;
     s->plain = dpt_batch_form_of(&s->set, NULL, 0);

@@ -29,7 +29,7 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "parameters", graph->parameters);
 }
 
-static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct dpt_json *j)
+static void shares(const struct dpt_plan *p, int64_t step, const char *key, struct dpt_json *j)
 {
     dpt_json_array(j, key);
     for (int r = 0; r < p->layout.replicas; r++) {
@@ -59,9 +59,9 @@ static void steps(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "last_samples", dpt_sampler_count(s, p->steps_per_epoch - 1));
     dpt_json_int(j, "total", p->steps);
     /* 0: a rank has one run of micro-batches; else its first one, and how many after that. */
-    dpt_json_int(j, "in_turn", s->deal);
-    deal(p, 0, "deal", j);
-    deal(p, p->steps_per_epoch - 1, "last_deal", j);
+    dpt_json_int(j, "in_turn", s->round_robin);
+    shares(p, 0, "deal", j);
+    shares(p, p->steps_per_epoch - 1, "last_deal", j);
     dpt_json_end(j);
 }
 

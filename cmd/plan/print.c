@@ -161,9 +161,10 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
                    dpt_plan_quantity(backward, " ", "", back));
 }
 
-/* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0"; "rank 0: 4 in turn" where they are dealt. */
-static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
-                       struct dpt_str *out)
+/* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0"; "rank 0: 4 in turn" if taken
+ * round-robin. */
+static void print_shares(const struct dpt_plan *p, int64_t step, const char *name,
+                         struct dpt_str *out)
 {
     const int ranks = p->layout.replicas;
     const int shown = ranks <= SHOWN_RANKS ? ranks : SHOWN_RANKS - 2;
@@ -181,7 +182,7 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
             dpt_str_printf(out, "  %d: none", r);
         else if (last - first == 1)
             dpt_str_printf(out, "  %d: %d", r, first);
-        else if (p->data.train.sampler.deal > 0)
+        else if (p->data.train.sampler.round_robin > 0)
             dpt_str_printf(out, "  %d: %d in turn", r, last - first);
         else
             dpt_str_printf(out, "  %d: %d-%d", r, first, last - 1);
@@ -204,9 +205,9 @@ static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "%s steps in all, %.4g epochs; micro-batches of %d:\n",
                    dpt_group_digits(a, p->steps), (double)p->steps / (double)p->steps_per_epoch,
                    s->micro);
-    print_deal(p, 0, p->layout.model_ranks > 1 ? "replicas" : "by rank", out);
+    print_shares(p, 0, p->layout.model_ranks > 1 ? "replicas" : "by rank", out);
     if (dpt_sampler_micro_batches(s, end) != dpt_sampler_micro_batches(s, 0))
-        print_deal(p, end, "last step", out);
+        print_shares(p, end, "last step", out);
     dpt_str_printf(out, "\n");
 }
 

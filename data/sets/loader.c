@@ -109,7 +109,8 @@ static int32_t list_entry(const struct dpt_loader *loader, const struct entry *e
         const int64_t begin = (int64_t)dpt_sampler_nth(s, loader->ranks, first, k) * s->micro;
         int64_t end;
 
-        n = s->deal > 0 && s->deal < last - first - k ? s->deal : last - first - k;
+        n = last - first - k;
+        n = s->round_robin > 0 && s->round_robin < n ? s->round_robin : n;
         end = begin + (int64_t)n * s->micro;
         end = end < count ? end : count;
         if (!partners)
@@ -171,8 +172,8 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     enum dpt_status status = DPT_OK;
     const struct dpt_sampler *s = &loader->sampler;
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
-    const int64_t deal = s->deal > 0 ? s->deal : 1, turn = deal * loader->ranks;
-    const int64_t most = (batches + turn - 1) / turn * deal * s->micro;
+    const int64_t each = s->round_robin > 0 ? s->round_robin : 1, all = each * loader->ranks;
+    const int64_t most = (batches + all - 1) / all * each * s->micro;
     const size_t samples =
         (size_t)(most < s->global ? most : s->global) * (size_t)dpt_batch_sources(&loader->form);
     const size_t bytes = loader->set->files ? 0 : samples * loader->set->stride;

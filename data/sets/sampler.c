@@ -26,12 +26,12 @@ void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, 
 {
     const int64_t n = dpt_sampler_micro_batches(s, step);
 
-    if (s->deal > 0) {
-        const int64_t turn = (int64_t)s->deal * ranks, begin = (int64_t)s->deal * rank;
-        const int64_t rest = n % turn - begin, more = rest > s->deal ? s->deal : rest;
+    if (s->round_robin > 0) {
+        const int64_t each = s->round_robin, all = each * ranks, begin = each * rank;
+        const int64_t rest = n % all - begin, more = rest > each ? each : rest;
 
         *first = (int32_t)(begin < n ? begin : n);
-        *last = *first + (int32_t)(n / turn * s->deal + (more > 0 ? more : 0));
+        *last = *first + (int32_t)(n / all * each + (more > 0 ? more : 0));
         return;
     }
     *first = (int32_t)(rank * n / ranks);

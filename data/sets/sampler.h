@@ -31,7 +31,7 @@ struct dpt_sampler {
     bool drop_last; /* leave out the short last step of an epoch */
     /* Micro-batches that a rank takes at a time, one rank after the other, again and again; 0: each
      * rank has one run of a step's. */
-    int32_t deal;
+    int32_t round_robin;
 };
 
 /* Steps of an epoch; samples of one of them; its micro-batches. 0 <= step < dpt_sampler_steps. */
@@ -40,7 +40,7 @@ int32_t dpt_sampler_count(const struct dpt_sampler *s, int64_t step);
 int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step);
 
 /* The micro-batches [*first, *last) of a step that a rank computes: contiguous runs, sizes differ
- * by at most one, maybe none. Where they are dealt, they begin with *first and are *last - *first
+ * by at most one, maybe none. Taken round-robin, they begin with *first and are *last - *first
  * (dpt_sampler_nth). */
 void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
                            int32_t *first, int32_t *last);
@@ -50,14 +50,16 @@ void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, 
 static inline int32_t dpt_sampler_nth(const struct dpt_sampler *s, int ranks, int32_t first,
                                       int32_t k)
 {
-    return first + (s->deal > 0 ? k / s->deal * s->deal * ranks + k % s->deal : k);
+    const int32_t each = s->round_robin;
+
+    return first + (each > 0 ? k / each * each * ranks + k % each : k);
 }
 static inline int32_t dpt_sampler_place(const struct dpt_sampler *s, int ranks, int32_t first,
                                         int32_t micro_batch)
 {
-    const int32_t at = micro_batch - first, turn = s->deal * ranks;
+    const int32_t at = micro_batch - first, each = s->round_robin, all = each * ranks;
 
-    return s->deal > 0 ? at / turn * s->deal + at % turn : at;
+    return each > 0 ? at / all * each + at % all : at;
 }
 
 /* Writes the data-set numbers of the samples at n consecutive positions (of 0 … samples-1) of an

@@ -2,7 +2,7 @@
  * deterministic: what the files of deterministic_allreduce.h share. Private to core/comm.
  *
  * deterministic_slices.c: which floats a rank adds, and of what; deterministic_messages.c: sums of
- * ranks that do not share memory; deterministic_rounds.c: sums of micro-batches that are dealt;
+ * ranks that do not share memory; deterministic_rounds.c: sums of micro-batches taken round-robin;
  * deterministic_allreduce.c: the rest, the window among it.
  */
 #ifndef DPT_COMM_DETERMINISTIC_H
@@ -46,7 +46,7 @@ struct dpt_deterministic_allreduce {
     float *weights;     /* WINDOW, sharded: through which the ranks share their slices' weights */
     float *received;    /* MESSAGES: all blocks of this rank's slice */
     size_t received_floats;
-    struct dpt_rounds *rounds;      /* NULL: micro-batches are not dealt */
+    struct dpt_rounds *rounds;      /* NULL: ranks take no micro-batches round-robin */
     struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
     int64_t *before;                /* MESSAGES: [ranks + 1]: blocks of the ranks before each */
 };
@@ -86,10 +86,10 @@ enum dpt_status dpt_messages_share(struct dpt_deterministic_allreduce *d, float 
 enum dpt_status dpt_messages_square(struct dpt_deterministic_allreduce *d, const float *sum,
                                     struct dpt_error *err);
 
-/* The floats of a buffer for micro-batches that are dealt. */
+/* The floats of a buffer for micro-batches taken round-robin. */
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
                         const struct dpt_deterministic_spec *spec);
-/* Cuts the slices, and makes the memory for micro-batches that are dealt. Closes what open has
+/* Cuts the slices, and makes the memory for micro-batches taken round-robin. Closes what open has
  * made, also part of it. */
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
                                 const struct dpt_deterministic_spec *spec, struct dpt_error *err);

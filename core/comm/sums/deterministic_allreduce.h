@@ -69,13 +69,13 @@ struct dpt_deterministic_spec {
     /* With several ranks each one keeps a slice of the sum, of whole chunks, and the ranks share
      * what the caller makes of it (dpt_deterministic_share). */
     bool sharded;
-    bool keeps_sum; /* in shards that are not dealt: all ranks get the sum all the same */
-    /* Dealt shards: the ranks take micro-batches in turn, `buffers` of them each, so that a slice's
+    bool keeps_sum; /* in shards without rounds: all ranks get the sum all the same */
+    /* Rounds: the ranks take micro-batches round-robin, `buffers` of them each, so that a slice's
      * sum grows from left to right, and nobody holds more than the owner's part of it
      * (dpt_deterministic_round). The chunks' floats are added unit by unit: unit k has those from
      * unit[k] to unit[k + 1], and a buffer has room for one unit at a time, or, `whole`, for all,
      * each in its place. leaves: the most of a sum; 2^level of them are given at once. 0 units:
-     * they are not dealt. */
+     * there are no rounds. */
     const size_t *unit;
     int units, level;
     bool whole;
@@ -130,7 +130,7 @@ enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allred
 /* --- shards ----------------------------------------------------------------------------------- */
 
 /*
- * A sum of dealt shards, in place of dpt_deterministic_publish and _sum: begin, then round after
+ * A sum of shards in rounds, in place of dpt_deterministic_publish and _sum: begin, then round after
  * round of each unit, and of number `units`, which is what is after the chunks; then the end,
  * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
  * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
@@ -149,8 +149,8 @@ size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *allreduc
 
 /* About how many floats a rank has for it: the owner's part of blocks; its buffers; and, where not
  * all ranks are on one node, what is received at a time. */
-void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
-                                    double *store, double *buffers, double *received);
+void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_deterministic_spec *spec,
+                                          double *store, double *buffers, double *received);
 
 /* What one rank owns: floats, and which chunks they are. */
 struct dpt_slice {
@@ -165,13 +165,13 @@ const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduc
 
 /* If the ranks share memory: the place where a rank writes its slice for the others, past the
  * caches (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. With
- * dealt shards it is a rank's first buffer, which has all weights after dpt_deterministic_share. */
+ * rounds it is a rank's first buffer, which has all weights after dpt_deterministic_share. */
 float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allreduce);
 /* Collective. Gives all ranks the owners' slices of x, which is as long as what is in chunks: each
  * rank's own are there. pool: the threads that copy. Errors: RANK. */
 enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *allreduce, float *x,
                                         struct dpt_pool *pool, struct dpt_error *err);
-/* Collective, for dealt shards. Gives all ranks the floats of one unit, by messages, whatever the
+/* Collective, for rounds. Gives all ranks the floats of one unit, by messages, whatever the
  * ranks share. */
 enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *allreduce,
                                               int unit, float *x, struct dpt_error *err);

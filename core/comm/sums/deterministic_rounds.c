@@ -75,8 +75,8 @@ static size_t largest_unit(const struct dpt_deterministic_spec *spec)
     return dpt_round_up(most, sizeof(float));
 }
 
-void dpt_deterministic_dealt_floats(int ranks, const struct dpt_deterministic_spec *spec,
-                                    double *store, double *buffers, double *received)
+void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_deterministic_spec *spec,
+                                          double *store, double *buffers, double *received)
 {
     const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;

@@ -230,11 +230,11 @@ static void check_gather(struct dpt_deterministic_allreduce *d, int k,
                                  : -1));
 }
 
-/* Leaves that are dealt; buffers have room for one unit, and change as soon as its round is over. A
+/* Leaves taken round-robin; buffers have room for one unit, and change as soon as its round is over. A
  * round goes through all units; where buffers are whole, a unit goes through all rounds.
  */
-static void one_dealt_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
-                          const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
+static void one_round_robin_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
+                                const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
 {
     static float want[MANY], value[4][MANY];
     const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES), level = spec->level,
@@ -354,7 +354,7 @@ static void same_bits_through_pieces(void **state)
     sums(DPT_DETERMINISTIC_MESSAGES, true, true);
 }
 
-static void dealt_shards(void **state)
+static void round_robin_shards(void **state)
 {
     struct dpt_pool *pool;
     struct dpt_error err;
@@ -385,13 +385,13 @@ static void dealt_shards(void **state)
         unit[2] = unit[1] + dice(round, 9, unit[3] - unit[1]);
         assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
         for (uint64_t i = 0; i < 4; i++)
-            one_dealt_sum(d, round * 100 + i, n, &spec, pool);
+            one_round_robin_sum(d, round * 100 + i, n, &spec, pool);
         dpt_deterministic_close(d);
     }
     dpt_pool_close(pool);
 }
 
-/* The rounds of leaves that are dealt; with weights of which all gather each unit before it is
+/* The rounds of leaves taken round-robin; with weights of which all gather each unit before it is
  * used forward and back, the last one once. */
 static void take_rounds(struct dpt_deterministic_allreduce *d, int rounds, float *gathered)
 {
@@ -453,7 +453,7 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds,
 }
 
 /* D ranks learn P floats, and sum S others: (D - 1) P reach their owners in a sum, and
- * (D - 1) P come back, sums or weights. Shards add the sums of squares. Where leaves are dealt,
+ * (D - 1) P come back, sums or weights. Shards add the sums of squares. Where leaves are taken round-robin,
  * each round gives P, and all get the others; where weights are gathered, 2 P more but for the last
  * unit, and none come back. */
 static void no_more_is_sent_than_needed(void **state)
@@ -496,7 +496,7 @@ int main(void)
         cmocka_unit_test(shards_through_shared_memory),
         cmocka_unit_test(shards_through_messages),
         cmocka_unit_test(same_bits_through_pieces),
-        cmocka_unit_test(dealt_shards),
+        cmocka_unit_test(round_robin_shards),
         cmocka_unit_test(no_more_is_sent_than_needed),
     };
 

@@ -322,38 +322,39 @@ out:
 /* --- buckets ---------------------------------------------------------------------------------- */
 
 /* Where a bucket of this rank lies. */
-struct part {
+struct bucket {
     float *at, *tail; /* tail: only of the last bucket */
     size_t n;
 };
 
 /* A rank whose device failed takes part with whatever the host's gradient holds: all ranks are told
  * of the failure with the tail, and none of them uses the sum. */
-static enum dpt_status failed_part(struct dpt_trainer *t, int i, struct part *part,
+static enum dpt_status host_bucket(struct dpt_trainer *t, int i, struct bucket *bucket,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(make_gradient(t, err));
-    part->n = d->sizes[i];
-    part->at = t->reduction.sum;
-    part->tail = i == d->buckets - 1 ? part->at + (d->on_device ? part->n : d->tail_at) : NULL;
+    bucket->n = d->sizes[i];
+    bucket->at = t->reduction.sum;
+    bucket->tail =
+        i == d->buckets - 1 ? bucket->at + (d->on_device ? bucket->n : d->tail_at) : NULL;
 out:
     return status;
 }
 
-static enum dpt_status real_part(struct dpt_trainer *t, int i, struct part *part,
-                                 struct dpt_error *err)
+static enum dpt_status device_bucket(struct dpt_trainer *t, int i, struct bucket *bucket,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
 
-    part->tail = NULL;
-    DPT_TRY(d->type->bucket(d->steps, i, &part->at, &part->n, &part->tail, err));
-    d->sizes[i] = part->n;
-    if (part->tail != NULL && !d->on_device)
-        d->tail_at = (size_t)(part->tail - part->at);
+    bucket->tail = NULL;
+    DPT_TRY(d->type->bucket(d->steps, i, &bucket->at, &bucket->n, &bucket->tail, err));
+    d->sizes[i] = bucket->n;
+    if (bucket->tail != NULL && !d->on_device)
+        d->tail_at = (size_t)(bucket->tail - bucket->at);
 out:
     return status;
 }
@@ -364,13 +365,13 @@ static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    struct part part;
+    struct bucket bucket;
 
     if (d->buckets == 0 || d->sizes[0] > 0)
         return DPT_OK;
     DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
     for (int i = 0; i < d->buckets; i++)
-        DPT_TRY(real_part(t, i, &part, err));
+        DPT_TRY(device_bucket(t, i, &bucket, err));
 out:
     return status;
 }
@@ -445,29 +446,29 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
     struct dpt_engine_state *d = t->engine_state;
     const struct dpt_group *world = &t->comm->world;
     bool works = *mine == DPT_OK;
-    struct part part;
+    struct bucket bucket;
 
     for (int i = 0; i < d->buckets; i++) {
         double start;
 
-        if (works && real_part(t, i, &part, err) != DPT_OK) {
+        if (works && device_bucket(t, i, &bucket, err) != DPT_OK) {
             works = false;
             *mine = err->status;
         }
         if (!works)
-            DPT_TRY(failed_part(t, i, &part, err));
+            DPT_TRY(host_bucket(t, i, &bucket, err));
         flags[DPT_FLAG_FAILED] = works ? 0.0F : 1.0F;
-        if (part.tail != NULL)
-            memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
+        if (bucket.tail != NULL)
+            memcpy(bucket.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
         start = dpt_now();
-        DPT_TRY(dpt_group_sum_floats(world, part.at, part.at, part.n, err));
-        if (part.tail != NULL && d->on_device)
-            DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
+        DPT_TRY(dpt_group_sum_floats(world, bucket.at, bucket.at, bucket.n, err));
+        if (bucket.tail != NULL && d->on_device)
+            DPT_TRY(dpt_group_sum_floats(world, bucket.tail, bucket.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
-        if (part.tail != NULL) {
-            memcpy(t->reduction.reduced_flags, part.tail + DPT_TAIL_FLAGS,
+        if (bucket.tail != NULL) {
+            memcpy(t->reduction.reduced_flags, bucket.tail + DPT_TAIL_FLAGS,
                    sizeof t->reduction.reduced_flags);
-            *counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
+            *counted = (int64_t)bucket.tail[DPT_TAIL_SAMPLES];
         }
         if (works && d->type->give(d->steps, i, err) != DPT_OK) {
             works = false;

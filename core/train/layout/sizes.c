@@ -108,9 +108,9 @@ enum { PASS_SAMPLES = 16 };
 /* The most of so many micro-batches that one rank has, in groups of that size. */
 static int64_t busiest(const struct dpt_layout *l, int64_t batches, int32_t group)
 {
-    const int64_t turn = (int64_t)l->replicas * (l->round_robin ? group : 1);
+    const int64_t each = l->round_robin ? group : 1, all = each * l->replicas;
 
-    return (batches + turn - 1) / turn * (l->round_robin ? group : 1);
+    return (batches + all - 1) / all * each;
 }
 
 /* The slowest stage's share of a model's arithmetic, and the most numbers that cross a cut. */

@@ -134,7 +134,7 @@ static void round_robin_bytes(const struct dpt_layout *l, const struct dpt_layou
     const struct dpt_deterministic_spec spec = round_robin_spec(l, stage);
     double store, buffers, received;
 
-    dpt_deterministic_dealt_floats(l->replicas, &spec, &store, &buffers, &received);
+    dpt_deterministic_round_robin_floats(l->replicas, &spec, &store, &buffers, &received);
     *own = store * sizeof(float);
     *shared = 0;
     if (l->node_replicas == l->replicas)

@@ -7,14 +7,14 @@ void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32
                   int32_t n, struct dpt_batch *batch)
 {
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
-    int32_t at = i, behind = i + n;
+    int32_t at = i, next = i + n;
 
-    for (int32_t k = first; t->team.adds > t->layout.group && k <= i; k = behind) {
+    for (int32_t k = first; t->team.adds > t->layout.group && k <= i; k = next) {
         at = k;
-        behind = tree ? k + dpt_share_group(t->team.adds, all, k, end) : end;
+        next = tree ? k + dpt_share_group(t->team.adds, all, k, end) : end;
     }
     batch->before = i - at;
-    batch->more = i + n < behind;
+    batch->more = i + n < next;
 }
 
 void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])

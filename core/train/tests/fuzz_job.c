@@ -1,7 +1,7 @@
 /*
  * Fuzzer for the job file: any bytes are either a job, or refused with a reason.
  *
- * The input is the file; behind the first byte 0xFF, which is in no UTF-8 text, come assignments as
+ * The input is the file; after the first byte 0xFF, which is in no UTF-8 text, come assignments as
  * --set takes them, with 0xFF between them. A job that is accepted must survive being written and
  * read again, as must any tree that the parser makes, and must build models whose tensors lie side
  * by side.

@@ -196,7 +196,7 @@ static void every_rank_gets_its_own(void **state)
             struct dpt_sampler s = sampler_for(DPT_SHUFFLE_FULL);
             struct dpt_dataset set;
 
-            s.deal = ranks % 3;
+            s.round_robin = ranks % 3;
             open_set(&set, cache, true, false);
             for (int rank = 0; rank < ranks; rank++) {
                 struct dpt_loader *loader;

@@ -168,7 +168,7 @@ struct made {
 /* All samples of some epochs as the loaders of `ranks` ranks give them, by epoch and sample; of
  * every other rank the labels come without samples, as to a later stage. */
 static void collect(const char *pattern, const struct dpt_augment *augment, int cache, int ranks,
-                    int32_t micro, int32_t deal, struct made *made)
+                    int32_t micro, int32_t round_robin, struct made *made)
 {
     const char *paths[] = {pattern};
     struct dpt_data_conf conf = make_conf(paths, 1);
@@ -178,7 +178,7 @@ static void collect(const char *pattern, const struct dpt_augment *augment, int 
                                   .samples = SAMPLES,
                                   .global = GLOBAL,
                                   .micro = micro,
-                                  .deal = deal};
+                                  .round_robin = round_robin};
     struct dpt_dataset set;
     struct dpt_error err;
 
@@ -285,9 +285,9 @@ static void loaders_mix_alike_wherever_the_data_lie(void **state)
     mix_slowly(&augment, &plain, &want);
     for (int cache = DPT_CACHE_MEMORY; cache <= DPT_CACHE_NONE; cache++)
         for (int ranks = 1; ranks <= 5; ranks += 2)
-            for (int32_t deal = 0; deal <= 2; deal += 2) {
+            for (int32_t round_robin = 0; round_robin <= 2; round_robin += 2) {
                 memset(&have, 0, sizeof have);
-                collect(path, &augment, cache, ranks, ranks == 1 ? 7 : 4, deal, &have);
+                collect(path, &augment, cache, ranks, ranks == 1 ? 7 : 4, round_robin, &have);
                 assert_memory_equal(&have, &want, sizeof have);
             }
     make_remove_folder(folder);

@@ -57,7 +57,7 @@ static bool random_split(uint64_t seed, struct dpt_sampler *rest, struct dpt_sam
     return true;
 }
 
-/* Counts how often each sample occurs in an epoch dealt to `ranks`; owner[i] becomes the step of
+/* Counts how often each sample occurs in an epoch on `ranks`; owner[i] becomes the step of
  * sample i. */
 static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *seen, int64_t *owner)
 {
@@ -70,7 +70,7 @@ static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *see
             int32_t first, last;
 
             dpt_sampler_partition(s, step, rank, ranks, &first, &last);
-            if (s->deal == 0)
+            if (s->round_robin == 0)
                 assert_int_equal(first, next); /* contiguous, in order, nothing left out */
             next += last - first;
             for (int32_t k = 0; k < last - first; k++) {
@@ -81,7 +81,7 @@ static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *see
                 dpt_sampler_samples(s, epoch, step * s->global + m * s->micro, count, index);
                 assert_in_range(count, 1, s->micro);
                 assert_int_equal(dpt_sampler_place(s, ranks, first, m), k);
-                assert_true(s->deal == 0 || m / s->deal % ranks == rank);
+                assert_true(s->round_robin == 0 || m / s->round_robin % ranks == rank);
                 total += count;
                 for (int32_t i = 0; i < count; i++) {
                     assert_in_range(index[i], 0, s->total - 1);
@@ -110,7 +110,7 @@ static void each_sample_once_and_the_same_steps(void **state)
             int *seen = calloc(n, sizeof *seen);
             int64_t sum = 0;
 
-            s.deal = (int32_t)((seed + (uint64_t)r) % 4);
+            s.round_robin = (int32_t)((seed + (uint64_t)r) % 4);
             memset(got, 0xFF, n * sizeof *got);
             walk(&s, (int64_t)(seed % 4), ranks[r], seen, got);
             for (size_t i = 0; i < n; i++) {
@@ -128,7 +128,7 @@ static void each_sample_once_and_the_same_steps(void **state)
     }
 }
 
-static void dealing_is_even(void **state)
+static void partition_is_even(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < JOBS; seed++) {
@@ -297,7 +297,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_sample_once_and_the_same_steps),
-        cmocka_unit_test(dealing_is_even),
+        cmocka_unit_test(partition_is_even),
         cmocka_unit_test(the_parts_are_disjoint_and_complete),
         cmocka_unit_test(the_held_out_part_is_spread_and_fixed),
         cmocka_unit_test(blocks_are_neighbours),

@@ -7,7 +7,7 @@
 #include "core/train/update/optimizer.h"
 #include "core/train/update/tests/golden_optimizers.h"
 
-/* The kernels have their own names for the words behind a gradient. */
+/* The kernels have their own names for the words after a gradient. */
 _Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&
                    (int)DPT_CUDA_TAIL_SAMPLES == (int)DPT_TAIL_SAMPLES &&
                    (int)DPT_CUDA_TAIL_CORRECT == (int)DPT_TAIL_CORRECT &&
@@ -175,7 +175,7 @@ static void same_bits(void **state)
             continue;
         model_init(&m, &d);
         memcpy(slots, &m.arrays[FIRST], sizeof slots);
-        slots[o.rule.slots] = m.arrays[AVERAGE]; /* behind the optimizer's */
+        slots[o.rule.slots] = m.arrays[AVERAGE]; /* after the optimizer's */
         for (int64_t step = 1; step <= 4; step++) {
             const double lr = 0.01 / (double)step;
             struct dpt_update update = {.lr = lr, .step = step, .average = SHARE};

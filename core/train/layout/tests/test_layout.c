@@ -40,7 +40,7 @@ static void the_largest_that_feeds_all_ranks(void **state)
     }
 }
 
-/* Whether each rank has a micro-batch, as the sampler deals them. */
+/* Whether each rank has a micro-batch, as the sampler gives them. */
 static bool feeds_all(int64_t global, int32_t micro, int ranks)
 {
     const struct dpt_sampler step = {.samples = global, .global = (int32_t)global, .micro = micro};

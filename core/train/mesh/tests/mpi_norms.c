@@ -19,7 +19,7 @@ static uint64_t hash_shards(const struct dpt_trainer *t)
     return (uint64_t)mine;
 }
 
-/* The hash of weights and slot behind some steps. `hidden`: few floats are updated by one thread
+/* The hash of weights and slot after some steps. `hidden`: few floats are updated by one thread
  * alone. */
 static uint64_t train(int threads, int hidden, const char *shard)
 {
