@@ -157,6 +157,11 @@ struct dpt_alternatives {
     const char *name; /* of such a list whose kinds may have such a list themselves; or NULL */
 };
 
+/* What a row has that reads a number into the member of a struct of the same name. */
+#define DPT_ROW_REAL(options, member, usual, least, most)                                          \
+    .name = #member, .type = DPT_OPT_REAL, .offset = offsetof(options, member),                    \
+    .fallback = (usual), .min = (least), .max = (most)
+
 /* One of several kinds of a thing, each with its own options (an optimizer, a schedule, a model, a
  * loss). */
 struct dpt_variant {

@@ -147,17 +147,11 @@ struct dpt_plan_share dpt_plan_share(const struct dpt_plan *p)
 
 /* --- what is sent ----------------------------------------------------------------------------- */
 
-/* Whether ranks of a stage, or of neighbouring stages, are on several nodes. */
-static bool replicas_cross(const struct dpt_plan *p, int replicas, int stage)
-{
-    return stage * replicas / p->spec.node_ranks !=
-           ((stage + 1) * replicas - 1) / p->spec.node_ranks;
-}
-
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     const struct dpt_layout *l = &p->layout;
     const double ranks = l->replicas, sends = dpt_gradient_reduction_choose(l)->sends;
+    const int of_stage = ranks_of_stage(p);
 
     axis->ranks = l->replicas;
     for (int k = 0; k < l->stages; k++) {
@@ -165,7 +159,8 @@ static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
         const double summed = sends * (double)l->stage[k].graph.arena * WORD * (ranks - 1) / ranks;
 
         axis->bytes = fmax(axis->bytes, kind[DPT_ACTION_ADD] + kind[DPT_ACTION_GATHER] + summed);
-        axis->crosses = axis->crosses || replicas_cross(p, ranks_of_stage(p), k);
+        axis->crosses = axis->crosses || k * of_stage / p->spec.node_ranks !=
+                                             ((k + 1) * of_stage - 1) / p->spec.node_ranks;
     }
 }
 

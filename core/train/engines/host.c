@@ -242,18 +242,10 @@ out:
 
 /* --- the row ---------------------------------------------------------------------------------- */
 
-/* Takes the pages of what this rank owns now, so that no step waits for them. */
-static void touch_slots(struct dpt_trainer *t)
-{
-    const struct dpt_slice own = dpt_gradient_own(t);
-
-    for (int k = 0; k < t->arenas.slots; k++)
-        memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
-}
-
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_slice own;
 
     if (!t->data.train.present)
         return DPT_OK;
@@ -264,8 +256,10 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
     DPT_TRY(t->reduction.type->open(t, err));
-    if (t->arenas.owners > 1)
-        touch_slots(t);
+    /* Takes the pages of what this rank owns now, so that no step waits for them. */
+    own = dpt_gradient_own(t);
+    for (int k = 0; k < t->arenas.slots && t->arenas.owners > 1; k++)
+        memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
 out:
     return status;
 }

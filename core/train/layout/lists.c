@@ -324,11 +324,6 @@ static bool is_ready(const struct dpt_lists *l, int stage, int replica)
            rank_at(l, stage + (a->back ? 1 : -1), replica)->sent[a->back] > a->round;
 }
 
-static bool is_same(const struct dpt_action *a, const struct dpt_action *b)
-{
-    return a->kind == b->kind && a->back == b->back && a->round == b->round && a->unit == b->unit;
-}
-
 /* Takes a collective action on all replicas of a stage, once they all stand at one. */
 static bool take_together(struct course *c, int stage)
 {
@@ -341,7 +336,8 @@ static bool take_together(struct course *c, int stage)
 
         if (r->at == r->list.n || !is_collective(own))
             return false;
-        if (!is_same(a, own)) {
+        if (a->kind != own->kind || a->back != own->back || a->round != own->round ||
+            a->unit != own->unit) {
             c->wrong = "the replicas of its stage stand at another collective action";
             c->stage = stage;
             c->replica = k;

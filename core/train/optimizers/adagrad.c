@@ -19,8 +19,8 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("0.01"),
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct adagrad_options, eps),
-     .fallback = "1e-10", .min = 1e-30, .max = 1, .help = "added to the root of the sum"},
+    {DPT_ROW_REAL(struct adagrad_options, eps, "1e-10", 1e-30, 1),
+     .help = "added to the root of the sum"},
     DPT_OPTIMIZER_L2,
     DPT_OPTIMIZER_GROUPS,
     {0},
@@ -30,10 +30,5 @@ static const struct dpt_option table[] = {
 static const struct dpt_optimizer_type type = {
     .slots = 1, .slot_names = {"sum"}, .scalars = scalars, .rule = DPT_RULE_ADAGRAD};
 
-const struct dpt_variant dpt_adagrad = {
-    .name = "adagrad",
-    .summary = "Adagrad (Duchi et al. 2011): rates fall with the sum of squared gradients",
-    .options = table,
-    .size = sizeof(struct adagrad_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(adagrad, struct adagrad_options, table, type,
+              "Adagrad (Duchi et al. 2011): rates fall with the sum of squared gradients");

@@ -35,18 +35,8 @@ static const struct dpt_option
 #define TYPE .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .rule = DPT_RULE_ADAM
 static const struct dpt_optimizer_type adam_type = {TYPE}, adamw_type = {TYPE, .decoupled = true};
 
-const struct dpt_variant dpt_adam = {
-    .name = "adam",
-    .summary = "Adam (Kingma & Ba 2015, algorithm 1), bias-corrected",
-    .options = adam_table,
-    .size = sizeof(struct adam_options),
-    .impl = &adam_type,
-};
+DPT_OPTIMIZER(adam, struct adam_options, adam_table, adam_type,
+              "Adam (Kingma & Ba 2015, algorithm 1), bias-corrected");
 
-const struct dpt_variant dpt_adamw = {
-    .name = "adamw",
-    .summary = "Adam with decoupled weight decay (Loshchilov & Hutter 2019)",
-    .options = adamw_table,
-    .size = sizeof(struct adam_options),
-    .impl = &adamw_type,
-};
+DPT_OPTIMIZER(adamw, struct adam_options, adamw_table, adamw_type,
+              "Adam with decoupled weight decay (Loshchilov & Hutter 2019)");

@@ -83,10 +83,5 @@ static const struct dpt_option table[] = {
 static const struct dpt_optimizer_type type = {
     .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .direction = direction, .step = step};
 
-const struct dpt_variant dpt_lamb = {
-    .name = "lamb",
-    .summary = "LAMB (You et al. 2020, algorithm 2): Adam with a rate for each tensor, by norms",
-    .options = table,
-    .size = sizeof(struct lamb_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(lamb, struct lamb_options, table, type,
+              "LAMB (You et al. 2020, algorithm 2): Adam with a rate for each tensor, by norms");

@@ -49,11 +49,10 @@ static void step(const void *options, const struct dpt_optimizer_part *part,
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("1"),
-    {.name = "momentum", .type = DPT_OPT_REAL, .offset = offsetof(struct lars_options, momentum),
-     .fallback = "0.9", .min = 0, .max = 0.999999, .help = "share of the last step that is kept"},
-    {.name = "coefficient", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct lars_options, coefficient), .fallback = "0.001", .min = 1e-30,
-     .max = 1e6, .help = "trust coefficient: multiplies a tensor's norm over its gradient's"},
+    {DPT_ROW_REAL(struct lars_options, momentum, "0.9", 0, 0.999999),
+     .help = "share of the last step that is kept"},
+    {DPT_ROW_REAL(struct lars_options, coefficient, "0.001", 1e-30, 1e6),
+     .help = "trust coefficient: multiplies a tensor's norm over its gradient's"},
     DPT_OPTIMIZER_ADAPT(struct lars_options),
     DPT_OPTIMIZER_DECAY("5e-4", "times the weight is added to the gradient"),
     DPT_OPTIMIZER_GROUPS,
@@ -67,11 +66,6 @@ static const struct dpt_optimizer_type type = {.slots = 1,
                                                .direction = direction,
                                                .step = step};
 
-const struct dpt_variant dpt_lars = {
-    .name = "lars",
-    .summary =
-        "LARS (You, Gitman & Ginsburg 2017): a rate for each tensor, by norms; large batches",
-    .options = table,
-    .size = sizeof(struct lars_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(
+    lars, struct lars_options, table, type,
+    "LARS (You, Gitman & Ginsburg 2017): a rate for each tensor, by norms; large batches");

@@ -20,11 +20,9 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("1e-4"),
-    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(struct lion_options, beta1),
-     .fallback = "0.9", .min = 0, .max = 0.999999,
+    {DPT_ROW_REAL(struct lion_options, beta1, "0.9", 0, 0.999999),
      .help = "share of the running mean in the direction whose sign is taken"},
-    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(struct lion_options, beta2),
-     .fallback = "0.99", .min = 0, .max = 0.999999,
+    {DPT_ROW_REAL(struct lion_options, beta2, "0.99", 0, 0.999999),
      .help = "decay of the gradient's running mean"},
     DPT_OPTIMIZER_DECOUPLED("0"),
     DPT_OPTIMIZER_GROUPS,
@@ -35,10 +33,5 @@ static const struct dpt_option table[] = {
 static const struct dpt_optimizer_type type = {
     .slots = 1, .slot_names = {"m"}, .scalars = scalars, .decoupled = true, .rule = DPT_RULE_LION};
 
-const struct dpt_variant dpt_lion = {
-    .name = "lion",
-    .summary = "Lion (Chen et al. 2023, algorithm 2): the sign of a running mean",
-    .options = table,
-    .size = sizeof(struct lion_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(lion, struct lion_options, table, type,
+              "Lion (Chen et al. 2023, algorithm 2): the sign of a running mean");

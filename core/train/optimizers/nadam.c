@@ -49,9 +49,8 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("2e-3"),
     DPT_OPTIMIZER_MOMENTS(struct nadam_options, "1e-8"),
-    {.name = "momentum_decay", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct nadam_options, momentum_decay), .fallback = "0.004", .min = 0,
-     .max = 1e6, .help = "rate at which the momentum rises from half of beta1 to beta1"},
+    {DPT_ROW_REAL(struct nadam_options, momentum_decay, "0.004", 0, 1e6),
+     .help = "rate at which the momentum rises from half of beta1 to beta1"},
     DPT_OPTIMIZER_L2,
     DPT_OPTIMIZER_GROUPS,
     {0},
@@ -61,10 +60,5 @@ static const struct dpt_option table[] = {
 static const struct dpt_optimizer_type type = {
     .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .rule = DPT_RULE_NADAM};
 
-const struct dpt_variant dpt_nadam = {
-    .name = "nadam",
-    .summary = "Adam with Nesterov's momentum (Dozat 2016), as in PyTorch",
-    .options = table,
-    .size = sizeof(struct nadam_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(nadam, struct nadam_options, table, type,
+              "Adam with Nesterov's momentum (Dozat 2016), as in PyTorch");

@@ -35,14 +35,12 @@ static int slots_used(const void *options)
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("0.01"),
-    {.name = "alpha", .type = DPT_OPT_REAL, .offset = offsetof(struct rmsprop_options, alpha),
-     .fallback = "0.99", .min = 0, .max = 0.999999,
+    {DPT_ROW_REAL(struct rmsprop_options, alpha, "0.99", 0, 0.999999),
      .help = "decay of the squared gradient's running mean"},
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct rmsprop_options, eps),
-     .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"},
-    {.name = "momentum", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct rmsprop_options, momentum), .fallback = "0", .min = 0,
-     .max = 0.999999, .help = "share of the last step that is kept"},
+    {DPT_ROW_REAL(struct rmsprop_options, eps, "1e-8", 1e-30, 1),
+     .help = "added to the root of that mean"},
+    {DPT_ROW_REAL(struct rmsprop_options, momentum, "0", 0, 0.999999),
+     .help = "share of the last step that is kept"},
     DPT_OPTIMIZER_L2,
     DPT_OPTIMIZER_GROUPS,
     {0},
@@ -55,10 +53,5 @@ static const struct dpt_optimizer_type type = {.slots = 2,
                                                .scalars = scalars,
                                                .rule_of = rule};
 
-const struct dpt_variant dpt_rmsprop = {
-    .name = "rmsprop",
-    .summary = "RMSprop (Hinton 2012) as in PyTorch, not centered",
-    .options = table,
-    .size = sizeof(struct rmsprop_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(rmsprop, struct rmsprop_options, table, type,
+              "RMSprop (Hinton 2012) as in PyTorch, not centered");

@@ -11,12 +11,10 @@
 /* Rows of a table of options, in its order. */
 // clang-format off
 #define DPT_OPTIMIZER_LR(usual)                                                                    \
-    {.name = "lr", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_optimizer_options, lr),     \
-     .fallback = usual, .min = 0, .max = 1e6, .help = "learning rate"}
+    {DPT_ROW_REAL(struct dpt_optimizer_options, lr, usual, 0, 1e6), .help = "learning rate"}
 #define DPT_OPTIMIZER_DECAY(usual, meaning)                                                        \
-    {.name = "weight_decay", .type = DPT_OPT_REAL,                                                 \
-     .offset = offsetof(struct dpt_optimizer_options, weight_decay), .fallback = usual,            \
-     .min = 0, .max = 1e6, .help = meaning "; conv and dense weights only"}
+    {DPT_ROW_REAL(struct dpt_optimizer_options, weight_decay, usual, 0, 1e6),                      \
+     .help = meaning "; conv and dense weights only"}
 /* PyTorch's Adam adds the decay to the gradient, AdamW (Loshchilov & Hutter 2019) subtracts it from
  * the weight. */
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
@@ -24,13 +22,11 @@
     DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
 /* Rows for options that begin with struct dpt_optimizer_options and also have these members. */
 #define DPT_OPTIMIZER_MOMENTS(options, usual)                                                      \
-    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(options, beta1), .fallback = "0.9", \
-     .min = 0, .max = 0.999999, .help = "decay of the gradient's running mean"},                   \
-    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(options, beta2),                    \
-     .fallback = "0.999", .min = 0, .max = 0.999999,                                               \
+    {DPT_ROW_REAL(options, beta1, "0.9", 0, 0.999999),                                             \
+     .help = "decay of the gradient's running mean"},                                              \
+    {DPT_ROW_REAL(options, beta2, "0.999", 0, 0.999999),                                           \
      .help = "decay of the squared gradient's running mean"},                                      \
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(options, eps), .fallback = usual,     \
-     .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
+    {DPT_ROW_REAL(options, eps, usual, 1e-30, 1), .help = "added to the root of that mean"}
 /* You et al. 2020 and those who follow (timm, MLPerf) leave out tensors without decay. */
 #define DPT_OPTIMIZER_ADAPT(options)                                                               \
     {.name = "always_adapt", .type = DPT_OPT_BOOL, .offset = offsetof(options, always_adapt),      \
@@ -41,5 +37,13 @@
      .read = dpt_groups_read, .value_text = "list of groups", .alternatives = &dpt_group_forms,    \
      .help = "other rates and decays for the tensors that a group's patterns match"}
 // clang-format on
+
+/* The row of an optimizer, of its struct of options, their table, and its type. */
+#define DPT_OPTIMIZER(optimizer, struct_, table_, type_, text)                                     \
+    const struct dpt_variant dpt_##optimizer = {.name = #optimizer,                                \
+                                                .summary = text,                                   \
+                                                .options = table_,                                 \
+                                                .size = sizeof(struct_),                           \
+                                                .impl = &(type_)}
 
 #endif

@@ -49,8 +49,8 @@ static const struct dpt_alternatives nesterov_forms = {.either = nesterov_row};
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("0.01"),
-    {.name = "momentum", .type = DPT_OPT_REAL, .offset = offsetof(struct sgd_options, momentum),
-     .fallback = "0", .min = 0, .max = 0.999999, .help = "share of the last step that is kept"},
+    {DPT_ROW_REAL(struct sgd_options, momentum, "0", 0, 0.999999),
+     .help = "share of the last step that is kept"},
     {.name = "nesterov", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct sgd_options, nesterov),
      .fallback = "false", .read = read_nesterov, .value_text = "true or false",
      .alternatives = &nesterov_forms,
@@ -64,10 +64,5 @@ static const struct dpt_option table[] = {
 static const struct dpt_optimizer_type type = {
     .slots = 1, .slot_names = {"momentum"}, .scalars = scalars, .rule_of = rule};
 
-const struct dpt_variant dpt_sgd = {
-    .name = "sgd",
-    .summary = "stochastic gradient descent, with momentum or Nesterov's",
-    .options = table,
-    .size = sizeof(struct sgd_options),
-    .impl = &type,
-};
+DPT_OPTIMIZER(sgd, struct sgd_options, table, type,
+              "stochastic gradient descent, with momentum or Nesterov's");

@@ -25,6 +25,16 @@ static size_t arena_floats(const struct dpt_trainer *t)
     return (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS;
 }
 
+/* The level of the tree's node that so many micro-batches are. */
+static int level_of(int32_t n)
+{
+    int level = 0;
+
+    while ((1 << level) < n)
+        level++;
+    return level;
+}
+
 /* How many buffers a thread fills that has such a run of a step's `all` micro-batches: those of its
  * blocks so far, and the next block's. */
 static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, int32_t end)
@@ -34,13 +44,9 @@ static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, i
 
     dpt_tree_begin(&tree, all);
     for (int32_t i = begin, n; i < end; i += n) {
-        struct dpt_block block = {.begin = i};
-
         n = dpt_share_group(l->group, all, i, end);
-        while ((1 << block.level) < n)
-            block.level++;
         most = tree.n + 1 > most ? tree.n + 1 : most;
-        dpt_tree_push(&tree, block, NULL, 0, NULL, NULL);
+        dpt_tree_push(&tree, (struct dpt_block){i, level_of(n)}, NULL, 0, NULL, NULL);
     }
     return most;
 }
@@ -101,16 +107,6 @@ static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *sta
         *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
 }
 
-/* A group of micro-batches is a node of that level of the tree. */
-static int group_level(const struct dpt_layout *l)
-{
-    int level = 0;
-
-    while ((1 << level) < l->group)
-        level++;
-    return level;
-}
-
 /* A buffer has room for a unit's gradient, or for all units' if they are in flight at once. */
 static struct dpt_deterministic_spec round_robin_spec(const struct dpt_layout *l,
                                                       const struct dpt_layout_stage *stage)
@@ -122,7 +118,7 @@ static struct dpt_deterministic_spec round_robin_spec(const struct dpt_layout *l
         .unit = stage->edge,
         .units = stage->units,
         .whole = l->synchronized,
-        .level = group_level(l),
+        .level = level_of(l->group),
         .leaves = dpt_sampler_micro_batches(&l->sampler, 0),
     };
 }
@@ -265,14 +261,10 @@ static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, floa
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
 {
-    struct dpt_block block = {.begin = micro_batch};
-
-    while ((1 << block.level) < n)
-        block.level++;
     if (metric_sums != NULL)
         add_tails(metric_sums, n, gradient + dpt_trainer_graph(t)->arena);
-    dpt_tree_push(tree_of(t, thread, range), block, gradient + range.begin, range.end - range.begin,
-                  NULL, NULL);
+    dpt_tree_push(tree_of(t, thread, range), (struct dpt_block){micro_batch, level_of(n)},
+                  gradient + range.begin, range.end - range.begin, NULL, NULL);
 }
 
 static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,

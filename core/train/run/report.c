@@ -284,12 +284,6 @@ out:
     return status;
 }
 
-/* The epoch of the step just done, counted from 1. */
-static int64_t epoch_of(const struct dpt_trainer *t)
-{
-    return dpt_run_epoch(t, t->progress.step);
-}
-
 /* Writes the seconds and the memory of every rank or, if there are more than a person would read,
  * the least, the mean and the most. */
 static void write_ranks(struct dpt_run *run)
@@ -352,7 +346,7 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
     snprintf(end, sizeof end, "  %s left", dpt_show_clock(left, clock));
     accuracy_text(run, &run->window.metric_sums, accuracy);
     while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean %sloss %.4g%s  %s%s%s",
-                    (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
+                    (long long)dpt_run_epoch(t, p->step), run->cuts < NO_EPOCHS ? of_epochs : "",
                     (long long)p->step, run->cuts < NO_STEPS ? of_steps : "", scaled_text(run),
                     dpt_metric_sums_loss(&run->window.metric_sums), accuracy,
                     dpt_report_rate(rate, digits), run->cuts < NO_UNIT ? " samples/s" : "/s",

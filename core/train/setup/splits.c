@@ -162,14 +162,6 @@ void dpt_splits_close(struct dpt_splits *data)
 
 /* --- the samples of steps --------------------------------------------------------------------- */
 
-/* Samples that an evaluation distributes over all ranks at once. */
-static int32_t eval_step(const struct dpt_layout *l)
-{
-    if (l->backend->devices != NULL)
-        return l->micro * l->ranks * DEVICE_EVAL_MICROS;
-    return (int32_t)(l->micro * l->all_threads * EVAL_MICROS);
-}
-
 /* "job.yaml:7:5: " of a layer, where that is known. */
 static const char *place_of(const struct dpt_job *job, const struct dpt_graph_node *node,
                             char place[512])
@@ -221,7 +213,9 @@ enum dpt_status dpt_splits_plan(struct dpt_splits *data, const struct dpt_layout
         } else {
             s->seed = l->sampler.seed;
             s->micro = l->micro;
-            s->global = eval_step(l);
+            s->global =
+                (int32_t)(l->micro * (l->backend->devices != NULL ? l->ranks * DEVICE_EVAL_MICROS
+                                                                  : l->all_threads * EVAL_MICROS));
             s->shuffle = DPT_SHUFFLE_NONE;
         }
         if (dpt_sampler_steps(s) < 1)
@@ -270,12 +264,9 @@ enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error
         if (!s->present)
             continue;
         DPT_TRY(check_weights(s, err));
-        if (t->stage->number > 0) /* values come from the stage before it */
-            DPT_TRY(dpt_loader_open_labels(&s->loader, &s->form, &s->sampler, replicas->rank,
-                                           replicas->size, err));
-        else
-            DPT_TRY(dpt_loader_open(&s->loader, &s->form, &s->sampler, replicas->rank,
-                                    replicas->size, err));
+        /* Later stages get values from the stage before. */
+        DPT_TRY((t->stage->number > 0 ? dpt_loader_open_labels : dpt_loader_open)(
+            &s->loader, &s->form, &s->sampler, replicas->rank, replicas->size, err));
     }
 out:
     return status;

@@ -189,13 +189,6 @@ static enum dpt_status run_collective(struct dpt_runner *r, const struct dpt_act
     return status;
 }
 
-/* Collective if layers are divided: of the ranks that compute a pass together all do, or none. */
-static enum dpt_status agree(const struct dpt_runner *r, const struct dpt_action_type *type,
-                             enum dpt_status status, struct dpt_error *err)
-{
-    return type->agreed ? dpt_group_agree(&r->t->mesh.tensor_group.world, status, err) : status;
-}
-
 /* Goes through the list. What fails first on this rank is its status. */
 static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
                            enum dpt_status status, struct dpt_error *err)
@@ -210,7 +203,8 @@ static enum dpt_status run(struct dpt_runner *r, const struct dpt_actions *list,
         struct dpt_error *to;
 
         r->action = &list->at[i];
-        status = agree(r, type, status, err);
+        if (type->agreed) /* of the ranks that compute a pass together all do, or none */
+            status = dpt_group_agree(&r->t->mesh.tensor_group.world, status, err);
         r->failed = status != DPT_OK;
         to = r->failed ? &later : err;
         if (type->over != DPT_OVER_NOBODY)

@@ -38,30 +38,29 @@ static const struct dpt_score *score_of(int monitor)
     return NULL;
 }
 
+/* The kinds of losses whose evaluations give a value. */
+enum { OF_NUMBERS = 1, OF_CLASSES = 2, OF_LABELS = 4, OF_JUDGEMENTS = OF_CLASSES | OF_LABELS };
+static const int suits[DPT_MONITOR_COUNT] = {
+    [DPT_MONITOR_LOSS] = OF_NUMBERS | OF_JUDGEMENTS,
+    [DPT_MONITOR_MAE] = OF_NUMBERS,
+    [DPT_MONITOR_RMSE] = OF_NUMBERS,
+    [DPT_MONITOR_ACCURACY] = OF_JUDGEMENTS,
+    [DPT_MONITOR_R2] = OF_NUMBERS,
+    [DPT_MONITOR_LABEL_ACCURACY] = OF_LABELS,
+    [DPT_MONITOR_BALANCED_ACCURACY] = OF_CLASSES,
+    [DPT_MONITOR_PRECISION] = OF_JUDGEMENTS,
+    [DPT_MONITOR_RECALL] = OF_JUDGEMENTS,
+    [DPT_MONITOR_F1] = OF_JUDGEMENTS,
+    [DPT_MONITOR_ROC_AUC] = OF_JUDGEMENTS,
+    [DPT_MONITOR_TOP5] = OF_CLASSES,
+    [DPT_MONITOR_AUTO] = OF_NUMBERS | OF_JUDGEMENTS,
+};
+
 bool dpt_monitor_suits(int monitor, enum dpt_loss_kind loss)
 {
-    switch ((enum dpt_monitor)monitor) {
-    case DPT_MONITOR_MAE:
-    case DPT_MONITOR_RMSE:
-    case DPT_MONITOR_R2:
-        return !dpt_loss_judges(loss);
-    case DPT_MONITOR_ACCURACY:
-    case DPT_MONITOR_PRECISION:
-    case DPT_MONITOR_RECALL:
-    case DPT_MONITOR_F1:
-    case DPT_MONITOR_ROC_AUC:
-        return dpt_loss_judges(loss);
-    case DPT_MONITOR_LABEL_ACCURACY:
-        return loss == DPT_LOSS_BINARY_CROSS_ENTROPY;
-    case DPT_MONITOR_BALANCED_ACCURACY:
-    case DPT_MONITOR_TOP5:
-        return dpt_loss_has_classes(loss);
-    case DPT_MONITOR_LOSS:
-    case DPT_MONITOR_AUTO:
-    case DPT_MONITOR_COUNT:
-        break;
-    }
-    return true;
+    return suits[monitor] & (dpt_loss_has_classes(loss) ? OF_CLASSES
+                             : dpt_loss_judges(loss)    ? OF_LABELS
+                                                        : OF_NUMBERS);
 }
 
 double dpt_monitor_value(int monitor, const struct dpt_metric_sums *sums,

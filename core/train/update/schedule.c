@@ -42,18 +42,20 @@ struct plateau_options {
     double factor, min_lr;
 };
 
-/* A schedule's factor at `step` of `steps`, both counted from the end of the warm-up; 1 at step 0,
- * except for onecycle, which has no warm-up. */
-struct schedule_type {
-    double (*factor)(const void *options, double step, double steps, int64_t steps_per_epoch);
+/* A moment of a schedule, counted from the end of the warm-up. */
+struct moment {
+    double step, steps; /* of so many */
+    int64_t per_epoch;
 };
 
-static double constant_factor(const void *options, double step, double steps, int64_t per_epoch)
+/* A schedule's factor; 1 at step 0, except for onecycle, which has no warm-up. */
+struct schedule_type {
+    double (*factor)(const void *options, const struct moment *at);
+};
+
+static double constant_factor(const void *options, const struct moment *at)
 {
-    (void)options;
-    (void)step;
-    (void)steps;
-    (void)per_epoch;
+    (void)options, (void)at;
     return 1;
 }
 
@@ -66,47 +68,42 @@ static double steps_between(const struct step_options *o, int64_t per_epoch)
     return every < 1 ? 1 : every; /* a fraction of an epoch may be shorter than a step */
 }
 
-static double step_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double step_factor(const void *options, const struct moment *at)
 {
     const struct step_options *o = options;
 
-    (void)steps;
-    return pow(o->gamma, floor(step / steps_between(o, per_epoch)));
+    return pow(o->gamma, floor(at->step / steps_between(o, at->per_epoch)));
 }
 
 /* Spreads each drop of `step` over the steps before it, as TensorFlow's ExponentialDecay does. */
-static double exponential_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double exponential_factor(const void *options, const struct moment *at)
 {
     const struct step_options *o = options;
 
-    (void)steps;
-    return pow(o->gamma, step / steps_between(o, per_epoch));
+    return pow(o->gamma, at->step / steps_between(o, at->per_epoch));
 }
 
 /* Loshchilov & Hutter 2017, "SGDR", equation 5, without restarts. */
-static double cosine_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double cosine_factor(const void *options, const struct moment *at)
 {
     const struct decay_options *o = options;
 
-    (void)per_epoch;
-    return o->final + (1 - o->final) * (1 + cos(acos(-1.0) * step / steps)) / 2;
+    return o->final + (1 - o->final) * (1 + cos(acos(-1.0) * at->step / at->steps)) / 2;
 }
 
-static double linear_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double linear_factor(const void *options, const struct moment *at)
 {
     const struct decay_options *o = options;
 
-    (void)per_epoch;
-    return 1 + (o->final - 1) * step / steps;
+    return 1 + (o->final - 1) * at->step / at->steps;
 }
 
 /* The "poly" policy of Chen et al. 2017, "DeepLab", section 4.1.1, which ends at `final`. */
-static double polynomial_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double polynomial_factor(const void *options, const struct moment *at)
 {
     const struct polynomial_options *o = options;
 
-    (void)per_epoch;
-    return o->decay.final + (1 - o->decay.final) * pow(1 - step / steps, o->power);
+    return o->decay.final + (1 - o->decay.final) * pow(1 - at->step / at->steps, o->power);
 }
 
 static double half_a_cosine(double from, double to, double share)
@@ -115,16 +112,15 @@ static double half_a_cosine(double from, double to, double share)
 }
 
 /* Smith & Topin 2018, "Super-Convergence", in two phases, as in PyTorch's OneCycleLR. */
-static double onecycle_factor(const void *options, double step, double steps, int64_t per_epoch)
+static double onecycle_factor(const void *options, const struct moment *at)
 {
     const struct onecycle_options *o = options;
-    const double peak = o->pct_start * steps - 1, last = steps - 1;
+    const double peak = o->pct_start * at->steps - 1, last = at->steps - 1;
     const double begin = 1 / o->div_factor, end = begin / o->final_div_factor;
 
-    (void)per_epoch;
-    if (step <= peak && peak > 0)
-        return half_a_cosine(begin, 1, step / peak);
-    return last > peak ? half_a_cosine(1, end, fmin(1, (step - peak) / (last - peak))) : 1;
+    if (at->step <= peak && peak > 0)
+        return half_a_cosine(begin, 1, at->step / peak);
+    return last > peak ? half_a_cosine(1, end, fmin(1, (at->step - peak) / (last - peak))) : 1;
 }
 
 /* The warm-up as a number of steps, or with its unit. */
@@ -204,23 +200,20 @@ static const struct dpt_option
 static const struct dpt_option decay_table[] = {FINAL_ROW, COMMON_ROWS, {0}};
 
 static const struct dpt_option polynomial_table[] = {
-    {.name = "power", .type = DPT_OPT_REAL, .offset = offsetof(struct polynomial_options, power),
-     .fallback = "2", .min = 0, .max = 100, .help = "1 is a line; more: it falls sooner"},
+    {DPT_ROW_REAL(struct polynomial_options, power, "2", 0, 100),
+     .help = "1 is a line; more: it falls sooner"},
     FINAL_ROW,
     COMMON_ROWS,
     {0},
 };
 
 static const struct dpt_option onecycle_table[] = {
-    {.name = "pct_start", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct onecycle_options, pct_start), .fallback = "0.3", .min = 0, .max = 1,
+    {DPT_ROW_REAL(struct onecycle_options, pct_start, "0.3", 0, 1),
      .help = "share of the run in which lr rises"},
-    {.name = "div_factor", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct onecycle_options, div_factor), .fallback = "25", .min = 1,
-     .max = 1e12, .help = "lr divided by this is the initial rate"},
-    {.name = "final_div_factor", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct onecycle_options, final_div_factor), .fallback = "1e4", .min = 1,
-     .max = 1e12, .help = "initial rate divided by this is the last rate"},
+    {DPT_ROW_REAL(struct onecycle_options, div_factor, "25", 1, 1e12),
+     .help = "lr divided by this is the initial rate"},
+    {DPT_ROW_REAL(struct onecycle_options, final_div_factor, "1e4", 1, 1e12),
+     .help = "initial rate divided by this is the last rate"},
     SCALE_ROW,
     {0},
 };
@@ -229,8 +222,8 @@ static const struct dpt_option plateau_table[] = {
     {.name = "monitor", .type = DPT_OPT_CHOICE,
      .offset = offsetof(struct plateau_options, patience.monitor), .fallback = "valid.loss",
      .choices = DPT_CHOICES(DPT_MONITORS), .help = "value of data.valid that must improve"},
-    {.name = "factor", .type = DPT_OPT_REAL, .offset = offsetof(struct plateau_options, factor),
-     .fallback = "0.1", .min = 0, .max = 1, .help = "factor for lr when it does not improve"},
+    {DPT_ROW_REAL(struct plateau_options, factor, "0.1", 0, 1),
+     .help = "factor for lr when it does not improve"},
     {.name = "patience", .type = DPT_OPT_INT,
      .offset = offsetof(struct plateau_options, patience.patience), .fallback = "10", .min = 0,
      .max = 1e9,
@@ -241,53 +234,35 @@ static const struct dpt_option plateau_table[] = {
     {.name = "relative", .type = DPT_OPT_BOOL,
      .offset = offsetof(struct plateau_options, patience.relative), .fallback = "true",
      .help = "min_delta is a share of the best value"},
-    {.name = "min_lr", .type = DPT_OPT_REAL, .offset = offsetof(struct plateau_options, min_lr),
-     .fallback = "0", .min = 0, .max = 1e30, .help = "lr is not lowered below this"},
+    {DPT_ROW_REAL(struct plateau_options, min_lr, "0", 0, 1e30),
+     .help = "lr is not lowered below this"},
     COMMON_ROWS,
     {0},
 };
 
-static const struct schedule_type constant_type = {constant_factor}, step_type = {step_factor},
-                                  exponential_type = {exponential_factor},
-                                  cosine_type = {cosine_factor}, linear_type = {linear_factor},
-                                  polynomial_type = {polynomial_factor},
-                                  onecycle_type = {onecycle_factor};
-
-static const struct dpt_variant constant = {
-    .name = "constant", .summary = "the same rate throughout",
-    .options = constant_table, .size = sizeof(struct common), .impl = &constant_type,
-};
-static const struct dpt_variant step = {
-    .name = "step", .summary = "multiplied by gamma again and again",
-    .options = step_table, .size = sizeof(struct step_options), .impl = &step_type,
-};
-static const struct dpt_variant exponential = {
-    .name = "exponential", .summary = "falls by gamma again and again, a little in each step",
-    .options = exponential_table, .size = sizeof(struct step_options), .impl = &exponential_type,
-};
-static const struct dpt_variant cosine = {
-    .name = "cosine", .summary = "half a cosine from lr to final x lr (Loshchilov & Hutter 2017)",
-    .options = decay_table, .size = sizeof(struct decay_options), .impl = &cosine_type,
-};
-static const struct dpt_variant linear = {
-    .name = "linear", .summary = "a line from lr to final x lr",
-    .options = decay_table, .size = sizeof(struct decay_options), .impl = &linear_type,
-};
-static const struct dpt_variant polynomial = {
-    .name = "polynomial", .summary = "polynomial decay over the run, from lr to final x lr",
-    .options = polynomial_table, .size = sizeof(struct polynomial_options), .impl = &polynomial_type,
-};
-static const struct dpt_variant onecycle = {
-    .name = "onecycle",
-    .summary = "up to lr and down to almost nothing, each half a cosine (Smith & Topin 2018)",
-    .options = onecycle_table, .size = sizeof(struct onecycle_options), .impl = &onecycle_type,
-};
-static const struct dpt_variant plateau = {
-    .name = "plateau",
-    .summary = "lowered when data.valid's loss, or another value, stops improving, as in PyTorch",
-    .options = plateau_table, .size = sizeof(struct plateau_options), .impl = &constant_type,
-};
 // clang-format on
+
+#define SCHEDULE(schedule, factor, table, struct_, text)                                           \
+    static const struct schedule_type schedule##_type = {factor};                                  \
+    static const struct dpt_variant schedule = {.name = #schedule,                                 \
+                                                .summary = text,                                   \
+                                                .options = table,                                  \
+                                                .size = sizeof(struct_),                           \
+                                                .impl = &schedule##_type}
+
+SCHEDULE(constant, constant_factor, constant_table, struct common, "the same rate throughout");
+SCHEDULE(step, step_factor, step_table, struct step_options, "multiplied by gamma again and again");
+SCHEDULE(exponential, exponential_factor, exponential_table, struct step_options,
+         "falls by gamma again and again, a little in each step");
+SCHEDULE(cosine, cosine_factor, decay_table, struct decay_options,
+         "half a cosine from lr to final x lr (Loshchilov & Hutter 2017)");
+SCHEDULE(linear, linear_factor, decay_table, struct decay_options, "a line from lr to final x lr");
+SCHEDULE(polynomial, polynomial_factor, polynomial_table, struct polynomial_options,
+         "polynomial decay over the run, from lr to final x lr");
+SCHEDULE(onecycle, onecycle_factor, onecycle_table, struct onecycle_options,
+         "up to lr and down to almost nothing, each half a cosine (Smith & Topin 2018)");
+SCHEDULE(plateau, constant_factor, plateau_table, struct plateau_options,
+         "lowered when data.valid's loss, or another value, stops improving, as in PyTorch");
 
 const struct dpt_variant *const dpt_schedule_variants[] = {
     &constant, &step, &exponential, &cosine, &linear, &polynomial, &onecycle, &plateau, NULL};
@@ -345,14 +320,13 @@ double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
                          const struct dpt_schedule_point *point)
 {
     const struct schedule_type *type = schedule->variant->impl;
-    const double all = (double)point->steps, step = (double)point->step;
-    const double warmup = dpt_schedule_warmup(schedule, point);
-    const double steps = fmax(1, all - warmup);
+    const double step = (double)point->step, warmup = dpt_schedule_warmup(schedule, point);
+    const double steps = fmax(1, (double)point->steps - warmup);
+    const struct moment at = {fmin(step - warmup, steps), steps, point->steps_per_epoch};
 
     if (schedule->variant == &plateau)
         lr = lower(schedule->options, lr, point->drops);
     if (step < warmup)
         return lr * (step + 1) / warmup;
-    return lr * type->factor(schedule->options, fmin(step - warmup, steps), steps,
-                             point->steps_per_epoch);
+    return lr * type->factor(schedule->options, &at);
 }
