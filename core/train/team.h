@@ -13,6 +13,11 @@
  * ranks are divided among them. Errors: RANK. */
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
 
+/* Opens a buffer of `most` samples for each thread, and the pool, which stays until the trainer
+ * closes. Errors: RANK. */
+enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struct dpt_error *err);
+void dpt_trainer_close_team(struct dpt_trainer *t);
+
 /* Runs `work` on every thread of the trainer. Errors: the first failure of its workers. */
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err);

@@ -170,23 +170,37 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
         t, &w->view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
 }
 
-/* Gives all ranks the gradient's norm and the tail. With stages the norm is that of all of them,
- * NAN where the state of one is not finite, and the tail is the last stage's. */
+/* Gives all ranks the gradient's norm and the tail. The stages add up the chunks' squares one after
+ * another; then all get the last stage's sum and tail. If what the step adds to the state is no number
+ * on one of the ranks that divide the model, the norm is NAN, so that all know. */
 static enum dpt_status learn_sums(struct step_work *w, bool finite_state, double *norm,
                                   float tail[DPT_TAIL_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = w->t;
-    const float *own = t->reduction.sum + dpt_trainer_graph(t)->arena;
-    struct dpt_mesh_words words = {0};
+    const struct dpt_group *next = dpt_mesh_link(t, true);
+    const int stage = t->stage->number, last = t->layout.stages - 1;
+    struct {
+        double squares;
+        float tail[DPT_TAIL_FLAGS];
+    } sums = {0};
+    struct dpt_sending sending;
 
-    _Static_assert(sizeof words.words >= DPT_TAIL_FLAGS * sizeof *tail, "the tail has more words");
-    DPT_TRY(dpt_mesh_before(t, &words.squares, err));
-    DPT_TRY(dpt_host_update_squares(t->engine_state->update, &words.squares, err));
-    memcpy(words.words, own, DPT_TAIL_FLAGS * sizeof *tail);
-    DPT_TRY(dpt_mesh_share(t, finite_state, &words, err));
-    memcpy(tail, words.words, DPT_TAIL_FLAGS * sizeof *tail);
-    *norm = sqrt(words.squares);
+    if (stage > 0)
+        DPT_TRY(
+            dpt_group_receive(dpt_mesh_link(t, false), 0, &sums.squares, sizeof sums.squares, err));
+    DPT_TRY(dpt_host_update_squares(t->engine_state->update, &sums.squares, err));
+    memcpy(sums.tail, t->reduction.sum + dpt_trainer_graph(t)->arena, sizeof sums.tail);
+    if (t->layout.model_ranks > 1 && !finite_state)
+        sums.squares = NAN;
+    if (stage < last) {
+        DPT_TRY(dpt_group_send(next, 1, &sums.squares, sizeof sums.squares, &sending, err));
+        DPT_TRY(dpt_group_sent(next, &sending, err));
+    }
+    DPT_TRY(dpt_group_broadcast(&t->mesh.model_group.world, last * t->layout.tensor, &sums,
+                                sizeof sums, err));
+    memcpy(tail, sums.tail, sizeof sums.tail);
+    *norm = sqrt(sums.squares);
 out:
     return status;
 }

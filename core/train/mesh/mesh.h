@@ -24,21 +24,6 @@ const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next);
 enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
                              const float flags[DPT_FLAGS], struct dpt_error *err);
 
-/* What the stages exchange after the sum of a step's gradients. */
-struct dpt_mesh_words {
-    double squares;
-    float words[8];
-};
-/* Collective. The chunks' squares are added up in the order of the stages: *squares becomes the sum
- * of the stages before this one, from which this stage continues. Errors: RANK. */
-enum dpt_status dpt_mesh_before(const struct dpt_trainer *t, double *squares,
-                                struct dpt_error *err);
-/* Collective. Hands this stage's sum on; then all ranks get the last stage's sum and words.
- * finite_state: whether what the step adds to the state is a number here; if ranks divide the model
- * and it is not a number on one of them, the sum is NAN, so that all know. Errors: RANK. */
-enum dpt_status dpt_mesh_share(const struct dpt_trainer *t, bool finite_state,
-                               struct dpt_mesh_words *words, struct dpt_error *err);
-
 /* Whether this rank reports on its part of a tensor of its stage: of the ranks that have the same
  * part, and the same micro-batches, only one reports. */
 bool dpt_mesh_tells(const struct dpt_trainer *t, int32_t tensor);

@@ -50,11 +50,6 @@ enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *
 /* Sets how many slots there are, and their names. */
 void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *layout);
 
-/* team.c. Opens a buffer of `most` samples for each thread, and the pool, which stays until the
- * trainer closes. Errors: RANK. */
-enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struct dpt_error *err);
-void dpt_trainer_close_team(struct dpt_trainer *t);
-
 /*
  * program.c.
  *
