@@ -104,12 +104,6 @@ enum { CHANGES = sizeof changes / sizeof changes[0] };
 
 /* --- the text --------------------------------------------------------------------------------- */
 
-/* A change that saves less than a twentieth is not worth listing. */
-static bool helps(const struct demand *now, const struct demand *then)
-{
-    return then->need < 0.95 * now->need;
-}
-
 static void write_change(const struct demand *now, const struct demand *then, const char *text,
                          struct dpt_str *out)
 {
@@ -130,7 +124,9 @@ static void write_changes(const struct dpt_plan *p, const char *job_text, const 
         struct change one = as_it_is;
 
         snprintf(one.text, sizeof one.text, "%s", changes[i].text);
-        if (!changes[i].make(p, &one) || !plan_change(&one, &then) || !helps(now, &then))
+        /* A change that saves less than a twentieth is not worth listing. */
+        if (!changes[i].make(p, &one) || !plan_change(&one, &then) ||
+            !(then.need < 0.95 * now->need))
             continue;
         if (n == 0)
             dpt_str_printf(out, "; it would need");

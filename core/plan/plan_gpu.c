@@ -157,7 +157,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double sums = adds ? (double)p->program.sums : 0;
 
     if (!adds)
-        p->adds = p->layout.group;
+        p->adds = p->layout.at_once;
     p->stored = steps && !set->files && dpt_dataset_in_memory(set, &p->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(

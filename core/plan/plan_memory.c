@@ -74,7 +74,7 @@ static double statistics_bytes(const struct dpt_plan *p)
 static double input_bytes(const struct dpt_plan *p)
 {
     const struct dpt_batch_form *form = &p->data.train.form;
-    const double size = (double)dpt_batch_size(form), micro = p->layout.micro * p->layout.group;
+    const double size = (double)dpt_batch_size(form), micro = p->layout.micro * p->layout.at_once;
     const double targets = form->targets, scratch = (double)dpt_batch_scratch(form);
 
     /* Each thread has one, and the other slots have their own, without samples after the first

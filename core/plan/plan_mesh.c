@@ -79,7 +79,7 @@ static enum dpt_status fill_stage(struct dpt_plan *p, int k, struct dpt_error *e
     stage->shared = sum_scope(p, DPT_PLAN_NODE) * fmin(l->tensor, p->spec.node_ranks);
     stage->device = p->device_bytes;
     stage->in_flight =
-        (int)fmin(stage->traffic.in_flight * l->group, (double)dpt_layout_most_micros(l));
+        (int)fmin(stage->traffic.in_flight * l->at_once, (double)dpt_layout_most_micros(l));
     for (int32_t i = own->first; i < own->last; i++)
         stage->flop += dpt_operation_flops(&nodes[i]);
 out:

@@ -184,7 +184,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
                                                : barrier;
     const int parties = flat ? l->replicas : d->nodes;
     /* Gradients of a thread that the tree adds up, each in a buffer of its own. */
-    const double leaves = ceil((double)d->micros / l->group / p->layout.gradient_workers);
+    const double leaves = ceil((double)d->micros / l->at_once / p->layout.gradient_workers);
 
     if (tree)
         step->local = (leaves - 1) * add * n * (all > p->cores ? all / p->cores : 1);
@@ -293,7 +293,7 @@ static double trial_bytes(const struct dpt_plan *p, int threads)
     const double parts = p->layout.stages; /* the program is of the largest */
     const double each =
         ((double)p->program.values * parts + (double)p->program.scratch) / p->layout.threads +
-        (double)dpt_shape_size(&p->data.train.set->shape) * p->layout.micro * p->layout.group *
+        (double)dpt_shape_size(&p->data.train.set->shape) * p->layout.micro * p->layout.at_once *
             WORD;
 
     return arena * (1 + p->layout.slots + (p->layout.together ? 1 : threads)) + threads * each +

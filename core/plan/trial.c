@@ -68,7 +68,7 @@ static enum dpt_status fill_worker(struct dpt_trainer *t, int thread, struct dpt
 {
     struct dpt_worker *worker = &t->team.workers[thread];
     const struct dpt_batch_buffer *buffer = &worker->buffer;
-    const size_t samples = (size_t)t->layout.micro * (size_t)t->layout.group;
+    const size_t samples = (size_t)t->layout.micro * (size_t)t->layout.at_once;
     const int32_t outputs = dpt_graph_outputs(&t->model.graph);
 
     dpt_random_normal((uint64_t)thread, DPT_RANDOM_SYNTHETIC, 0, 0,
@@ -90,10 +90,10 @@ static enum dpt_status open_trial(struct trial *r, const struct dpt_plan *p, int
     const size_t squares =
         dpt_optimizer_chunks(&p->job->optimizer, &p->model.graph) * DPT_OPTIMIZER_SQUARES;
 
-    DPT_TRY(dpt_lone_open(&r->lone, p, threads, p->layout.micro * p->layout.group, err));
+    DPT_TRY(dpt_lone_open(&r->lone, p, threads, p->layout.micro * p->layout.at_once, err));
     /* The trial computes what a rank of the plan does, one micro-batch or group at a time. */
     t->layout.micro = p->layout.micro;
-    t->layout.group = p->layout.group;
+    t->layout.at_once = p->layout.at_once;
     t->layout.adds = p->adds;
     t->layout.stage[0].in_flight = 1;
     for (int i = 0; i < t->layout.gradient_workers; i++)
@@ -129,7 +129,7 @@ static void compute(void *arg, int thread)
                       *of = t->layout.together ? t->team.workers : worker;
     const bool classes = t->data.train.form.targets == 0;
     const struct dpt_batch batch = {
-        .count = t->layout.micro * t->layout.group,
+        .count = t->layout.micro * t->layout.at_once,
         .input = of->buffer.input,
         .labels = classes ? of->buffer.labels : NULL,
         .targets = classes ? NULL : of->buffer.targets,
@@ -233,7 +233,7 @@ enum dpt_status dpt_trial_run(const struct dpt_plan *p, int threads, struct dpt_
     DPT_TRY(open_trial(&r, p, threads, err));
     DPT_TRY(dpt_trainer_refresh(t, err));
     DPT_TRY(dpt_trainer_run(t, compute, &r, err)); /* also makes the gradients */
-    r.add = t->layout.group == 1;                  /* several at once are never added to others */
+    r.add = t->layout.at_once == 1;                /* several at once are never added to others */
     if (t->layout.together) {
         trial->micro_batch = time_calls(compute_together, &r, 0, dpt_now);
         DPT_TRY(r.status);
@@ -241,7 +241,7 @@ enum dpt_status dpt_trial_run(const struct dpt_plan *p, int threads, struct dpt_
         DPT_TRY(time_threads(&r, compute, &trial->micro_batch, err));
     }
     DPT_TRY(time_threads(&r, update, &trial->update, err));
-    trial->micro = t->layout.micro * t->layout.group;
+    trial->micro = t->layout.micro * t->layout.at_once;
     trial->done = true;
 out:
     close_trial(&r);

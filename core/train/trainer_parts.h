@@ -87,7 +87,7 @@ struct dpt_worker {
     int32_t done; /* micro-batches of this step in its gradient */
     /* The micro-batches that this thread is computing: the metrics of each, the arena for their
      * gradient, and whether it is added to the arena's content. */
-    struct dpt_metric_sums own[DPT_GROUP_MOST];
+    struct dpt_metric_sums own[DPT_MOST_AT_ONCE];
     float *target;
     bool add;
     enum dpt_status filled; /* status of filling its part of a team's micro-batch */

@@ -264,7 +264,7 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
                                        .threads = 1,
                                        .gradient_workers = 1,
                                        .micro = (int32_t)spec.micro,
-                                       .group = 1},
+                                       .at_once = 1},
                             .team = {.workers = &worker}};
     double start = 0;
 

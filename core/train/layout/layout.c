@@ -223,13 +223,13 @@ void dpt_layout_set_micro(struct dpt_layout *l, int32_t micro)
     l->micro = micro;
     l->sampler.micro = micro;
     l->sampler.round_robin = 0;
-    l->group = dpt_layout_choose_group(l);
+    l->at_once = dpt_layout_choose_at_once(l);
     rounds = dpt_layout_most_rounds(l);
     for (int k = 0; k < l->stages; k++)
         l->stage[k].in_flight =
             l->synchronized ? rounds : dpt_pipeline_in_flight(l->schedule, l->stages, k, rounds);
     l->adds = dpt_layout_choose_adds(l);
-    l->sampler.round_robin = l->round_robin ? l->group * l->gradient_workers : 0;
+    l->sampler.round_robin = l->round_robin ? l->at_once * l->gradient_workers : 0;
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@
 #include "data/sets/sampler.h"
 
 /* Most micro-batches that a rank's team computes at once under `reproducible`. */
-enum { DPT_GROUP_MOST = 16 };
+enum { DPT_MOST_AT_ONCE = 16 };
 /* Samples that a team computes at once, at most. */
 enum { DPT_MICRO_TEAM = 256 };
 
@@ -95,9 +95,9 @@ struct dpt_layout {
     int decoders;         /* threads that decode a device's samples; 1: nothing to decode */
 
     /* --- the micro-batches --- */
-    int32_t micro; /* samples per micro-batch */
-    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
-    int32_t adds;  /* micro-batches of which the backend is asked for the sum of the gradients */
+    int32_t micro;   /* samples per micro-batch */
+    int32_t at_once; /* micro-batches that are computed at once: 1, or a power of two */
+    int32_t adds;    /* micro-batches of which the backend is asked for the sum of the gradients */
     struct dpt_sampler sampler; /* of a training step */
 };
 

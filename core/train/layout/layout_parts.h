@@ -23,7 +23,7 @@ int32_t dpt_layout_fixed_micro(const struct dpt_job *job, const struct dpt_graph
  * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
  * stages it has several such groups in flight, which are smaller so that few stages wait.
  */
-int32_t dpt_layout_choose_group(const struct dpt_layout *l);
+int32_t dpt_layout_choose_at_once(const struct dpt_layout *l);
 /* How many micro-batches' gradients the backend is to sum: all that a rank, or a thread by itself,
  * has in a step, unless the ranks exchange them in rounds, or something looks at each. */
 int32_t dpt_layout_choose_adds(const struct dpt_layout *l);

@@ -1,4 +1,3 @@
-/* The text about a layout for people and for metrics.jsonl. */
 #include <stdio.h>
 
 #include "core/train/layout/report.h"

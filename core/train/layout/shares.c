@@ -11,7 +11,7 @@ void dpt_share_thread(int32_t first, int32_t last, int thread, int threads, int3
     *end = first + (int32_t)((n * (thread + 1) + threads - 1) / threads);
 }
 
-int32_t dpt_share_group(int32_t most, int32_t all, int32_t i, int32_t end)
+int32_t dpt_share_at_once(int32_t most, int32_t all, int32_t i, int32_t end)
 {
     const int64_t left = end - i;
     int64_t n = 1;
@@ -27,7 +27,7 @@ int32_t dpt_share_group(int32_t most, int32_t all, int32_t i, int32_t end)
 /* How many micro-batches a team computes at once from i on. */
 static int32_t group_at(const struct dpt_share *s, int32_t i)
 {
-    return dpt_share_group(s->group, s->all, i, s->last);
+    return dpt_share_at_once(s->at_once, s->all, i, s->last);
 }
 
 static int32_t count_groups(const struct dpt_share *s)
@@ -54,10 +54,10 @@ static int32_t take_group(const struct dpt_share *s, int32_t round, int32_t *n)
 static int32_t take_round_robin(const struct dpt_share *s, int worker, int32_t round, int32_t *n)
 {
     const int64_t first =
-        (((int64_t)round * s->replicas + s->replica) * s->workers + worker) * s->group;
+        (((int64_t)round * s->replicas + s->replica) * s->workers + worker) * s->at_once;
     const int32_t begin = first < s->all ? (int32_t)first : s->all;
 
-    *n = s->all - begin < s->group ? s->all - begin : s->group;
+    *n = s->all - begin < s->at_once ? s->all - begin : s->at_once;
     return *n > 0 ? begin : -1;
 }
 
@@ -67,7 +67,7 @@ int32_t dpt_share_take(const struct dpt_share *s, int worker, int32_t round, int
 
     if (s->round_robin)
         return take_round_robin(s, worker, round, n);
-    if (s->group > 1)
+    if (s->at_once > 1)
         return take_group(s, round, n);
     dpt_share_thread(s->first, s->last, worker, s->workers, &begin, &end);
     *n = 1;
@@ -78,7 +78,7 @@ int32_t dpt_share_take(const struct dpt_share *s, int worker, int32_t round, int
 
 bool dpt_share_run(const struct dpt_share *s, int replica, int32_t k, int32_t *first, int32_t *last)
 {
-    const int64_t each = (int64_t)s->workers * s->group,
+    const int64_t each = (int64_t)s->workers * s->at_once,
                   begin = (k * (int64_t)s->replicas + replica) * each;
 
     if (!s->round_robin) {
@@ -100,7 +100,7 @@ struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampl
         .workers = !infers                        ? l->gradient_workers
                    : dpt_layout_infers_as_team(l) ? 1
                                                   : l->threads,
-        .group = infers ? 1 : l->group,
+        .at_once = infers ? 1 : l->at_once,
         .round_robin = !infers && l->round_robin,
         .step = step,
         .samples = dpt_sampler_count(sampler, step),
@@ -116,11 +116,11 @@ struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampl
 /* How many rounds a replica's busiest worker has. */
 static int32_t count_rounds(const struct dpt_share *s)
 {
-    const int64_t all = (int64_t)s->replicas * s->workers * s->group;
+    const int64_t all = (int64_t)s->replicas * s->workers * s->at_once;
 
     if (s->round_robin)
         return (int32_t)((s->all + all - 1) / all);
-    if (s->group > 1)
+    if (s->at_once > 1)
         return count_groups(s);
     return (s->last - s->first + s->workers - 1) / s->workers;
 }

@@ -15,8 +15,8 @@
 struct dpt_share {
     const struct dpt_sampler *sampler; /* borrowed */
     int replica, replicas;
-    int workers;   /* of this replica */
-    int32_t group; /* micro-batches of a round */
+    int workers;     /* of this replica */
+    int32_t at_once; /* micro-batches of a round */
     bool round_robin;
     int64_t step;             /* of the sampler's epoch */
     int32_t samples;          /* of the step */
@@ -41,7 +41,7 @@ void dpt_share_thread(int32_t first, int32_t last, int thread, int threads, int3
                       int32_t *end);
 /* How many micro-batches from i on, of a run that ends at `end`, are computed at once: a node of
  * the tree over all of the step's, as large as `most` allows. */
-int32_t dpt_share_group(int32_t most, int32_t all, int32_t i, int32_t end);
+int32_t dpt_share_at_once(int32_t most, int32_t all, int32_t i, int32_t end);
 
 /* The most rounds that any replica has in a training step. */
 int32_t dpt_layout_most_rounds(const struct dpt_layout *l);

@@ -147,7 +147,7 @@ static int32_t group_of_stages(const struct dpt_layout *l, int32_t micro, int64_
     double shortest = INFINITY;
     int32_t chosen = 1;
 
-    for (int32_t group = 1; group <= DPT_GROUP_MOST && group < 2 * run; group *= 2) {
+    for (int32_t group = 1; group <= DPT_MOST_AT_ONCE && group < 2 * run; group *= 2) {
         const int64_t samples = (int64_t)group * micro, groups = (run + group - 1) / group;
         const double time = ((double)(groups - 1) * slowest + 1) * (double)(samples + PASS_SAMPLES);
 
@@ -162,7 +162,7 @@ static int32_t group_of_stages(const struct dpt_layout *l, int32_t micro, int64_
     return chosen;
 }
 
-int32_t dpt_layout_choose_group(const struct dpt_layout *l)
+int32_t dpt_layout_choose_at_once(const struct dpt_layout *l)
 {
     const int32_t micro = l->micro;
     const int64_t batches = (l->job->batch.global + micro - 1) / micro;
@@ -175,7 +175,7 @@ int32_t dpt_layout_choose_group(const struct dpt_layout *l)
         return 1;
     if (l->stages > 1)
         return group_of_stages(l, micro, run);
-    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= DPT_MICRO_TEAM)
+    while (group < run && 2 * group <= DPT_MOST_AT_ONCE && 2 * group * micro <= DPT_MICRO_TEAM)
         group *= 2;
     while (group > 1 && busiest(l, batches, group) > run + run / 8)
         group /= 2;
@@ -191,6 +191,6 @@ int32_t dpt_layout_choose_adds(const struct dpt_layout *l)
 
     if (l->backend->adds == NULL || l->on_device || !l->trains || l->round_robin ||
         (workers > 1 && l->backend->devices != NULL) || l->each_gradient)
-        return l->group;
-    return run > l->group ? run : l->group;
+        return l->at_once;
+    return run > l->at_once ? run : l->at_once;
 }

@@ -83,7 +83,7 @@ static void measure(const struct dpt_layout *l, const struct dpt_layout_stage *s
                     size_t *widest, double *columns)
 {
     const struct dpt_graph *graph = &stage->graph;
-    const size_t rows = (size_t)l->micro * (size_t)l->group;
+    const size_t rows = (size_t)l->micro * (size_t)l->at_once;
     double own = 0; /* of the unit */
 
     *value = *widest = 0;

@@ -9,19 +9,6 @@
 #include "core/train/team.h"
 #include "models/model.h"
 
-void dpt_units_plan(struct dpt_trainer *t)
-{
-    t->units = (struct dpt_units){.gathers = t->layout.by_messages}; /* until they open */
-}
-
-/* Whether not all ranks that have slices of the same weights share a node's memory. */
-static bool by_messages(const struct dpt_trainer *t)
-{
-    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
-
-    return t->layout.sliced && replicas->node.size < replicas->world.size;
-}
-
 size_t dpt_units_alike(const struct dpt_trainer *t)
 {
     const struct dpt_graph *graph = dpt_trainer_graph(t);
@@ -78,14 +65,16 @@ void dpt_units_close_params(struct dpt_trainer *t)
                               dpt_units_owners(t));
 }
 
-/* The ranks share one arena, if there is memory for that. */
-static void join_arena(struct dpt_trainer *t)
+void dpt_units_open(struct dpt_trainer *t)
 {
     const size_t bytes = (size_t)dpt_trainer_graph(t)->arena * sizeof(float);
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     struct dpt_error ignored;
 
-    t->units.gathers = by_messages(t);
+    if (!t->layout.sliced)
+        return;
+    /* Else not all ranks that have slices of the same weights share a node's memory. */
+    t->units.gathers = replicas->node.size < replicas->world.size;
     if (!t->units.gathers)
         t->units.gathers =
             dpt_shared_open(&t->units.weights, &replicas->node, bytes, &ignored) != DPT_OK;
@@ -93,12 +82,6 @@ static void join_arena(struct dpt_trainer *t)
         dpt_unreserve(t->arenas.params, bytes);
         t->arenas.params = t->units.weights.bytes;
     }
-}
-
-void dpt_units_open(struct dpt_trainer *t)
-{
-    if (t->layout.sliced)
-        join_arena(t);
 }
 
 void dpt_units_close(struct dpt_trainer *t)

@@ -14,8 +14,6 @@
 
 #include "core/train/trainer.h"
 
-/* Sets t->units from the layout. */
-void dpt_units_plan(struct dpt_trainer *t);
 /* How many ranks keep slices of the weights; 1: each has all. */
 static inline int dpt_units_owners(const struct dpt_trainer *t)
 {

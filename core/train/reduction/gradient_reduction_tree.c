@@ -44,7 +44,7 @@ static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, i
 
     dpt_tree_begin(&tree, all);
     for (int32_t i = begin, n; i < end; i += n) {
-        n = dpt_share_group(l->group, all, i, end);
+        n = dpt_share_at_once(l->at_once, all, i, end);
         most = tree.n + 1 > most ? tree.n + 1 : most;
         dpt_tree_push(&tree, (struct dpt_block){i, level_of(n)}, NULL, 0, NULL, NULL);
     }
@@ -118,7 +118,7 @@ static struct dpt_deterministic_spec round_robin_spec(const struct dpt_layout *l
         .unit = stage->edge,
         .units = stage->units,
         .whole = l->synchronized,
-        .level = level_of(l->group),
+        .level = level_of(l->at_once),
         .leaves = dpt_sampler_micro_batches(&l->sampler, 0),
     };
 }
@@ -247,7 +247,7 @@ static float *target(struct dpt_trainer *t, int thread, struct dpt_gradient_rang
 /* Sums the tails of n micro-batches along the tree, as their gradients were. */
 static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, float *tail)
 {
-    float each[DPT_GROUP_MOST][DPT_TAIL_WORDS] = {0};
+    float each[DPT_MOST_AT_ONCE][DPT_TAIL_WORDS] = {0};
     struct dpt_tree tree;
 
     dpt_tree_begin(&tree, n);

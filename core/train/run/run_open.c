@@ -362,7 +362,6 @@ out:
     return status;
 }
 
-/* Collective. */
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
                                   struct dpt_log *log, const struct dpt_job *job,
                                   struct dpt_error *err)

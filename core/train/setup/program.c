@@ -89,7 +89,7 @@ struct dpt_program_spec dpt_layout_program(const struct dpt_layout *l,
     return (struct dpt_program_spec){
         .graph = &stage->graph,
         .loss = *loss,
-        .micro = l->micro * l->group,
+        .micro = l->micro * l->at_once,
         .sub_batch = l->micro,
         .adds = l->adds,
         .threads = l->threads,

@@ -79,7 +79,7 @@ static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct d
     t->stage = &t->layout.stage[dpt_layout_place(&t->layout, t->comm->world.rank).stage];
     t->engine = t->layout.on_device ? &dpt_engine_device : &dpt_engine_host;
     dpt_mesh_plan(t);
-    dpt_units_plan(t);
+    t->units.gathers = t->layout.by_messages; /* until they open */
     DPT_TRY(check_room(t, err));
     DPT_TRY(dpt_splits_open_targets(&t->data, t->job, &t->model, true, &t->targets, err));
 out:
@@ -121,7 +121,7 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     t->scale = dpt_loss_scale_start(t->job->device.precision == DPT_PRECISION_FP16, micro);
     DPT_TRY(dpt_trainer_open_loaders(t, err));
     DPT_TRY(dpt_trainer_open_evaluation(t, err));
-    DPT_TRY(dpt_trainer_open_team(t, micro * t->layout.group, err));
+    DPT_TRY(dpt_trainer_open_team(t, micro * t->layout.at_once, err));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_trainer_open_arenas(t, err));
     if (!dpt_memory_reserve((size_t)RESERVE))

@@ -17,7 +17,7 @@ static float *message_of(const struct dpt_runner *r, int worker, size_t *bytes)
         return NULL;
     value = t->backend->value(t->model.program, worker, r->infers != NULL ? 0 : a->flight,
                               t->layout.stage[t->stage->number + to_next].first, a->back, &floats);
-    *bytes = floats / (size_t)t->layout.group * (size_t)n * sizeof(float);
+    *bytes = floats / (size_t)t->layout.at_once * (size_t)n * sizeof(float);
     return value;
 }
 

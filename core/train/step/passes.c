@@ -36,7 +36,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     struct dpt_worker *worker = &t->team.workers[worker_of(r, thread)];
     const bool leads = worker == &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
-    const bool keeps = t->team.adds > t->layout.group;
+    const bool keeps = t->team.adds > t->layout.at_once;
     struct dpt_gradient_range range = dpt_gradient_whole(t), tail = range;
     bool add;
 
@@ -240,7 +240,7 @@ static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_runner_pass *infers = r->infers;
-    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->layout.group;
+    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->layout.at_once;
     enum dpt_status status = DPT_OK;
     size_t floats;
     const float *value = t->backend->value(t->model.program, thread, flight->pass.flight,

@@ -92,7 +92,7 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t n = (size_t)r->workers * (size_t)r->in_flight,
                  extra = (size_t)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
-    const int32_t rows = t->data.train.sampler.micro * t->layout.group;
+    const int32_t rows = t->data.train.sampler.micro * t->layout.at_once;
     size_t all, one;
 
     dpt_step_exchange_room(&t->layout, t->stage, &all, &one);

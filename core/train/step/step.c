@@ -9,9 +9,9 @@ void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     int32_t at = i, next = i + n;
 
-    for (int32_t k = first; t->team.adds > t->layout.group && k <= i; k = next) {
+    for (int32_t k = first; t->team.adds > t->layout.at_once && k <= i; k = next) {
         at = k;
-        next = tree ? k + dpt_share_group(t->team.adds, all, k, end) : end;
+        next = tree ? k + dpt_share_at_once(t->team.adds, all, k, end) : end;
     }
     batch->before = i - at;
     batch->more = i + n < next;

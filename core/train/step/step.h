@@ -13,7 +13,7 @@ struct dpt_step_flight {
     struct dpt_batch_buffer own, *buffer; /* the worker's, or one of its own */
     struct dpt_batch batch;
     struct dpt_pass pass;
-    struct dpt_metric_sums metric_sums[DPT_GROUP_MOST];
+    struct dpt_metric_sums metric_sums[DPT_MOST_AT_ONCE];
     float *extra; /* after its gradient's learned floats: for the running statistics, the tail */
     double *sums; /* [2][channels]: of the synchronized norm that it has reached; else NULL */
     struct dpt_sending forward, back;
@@ -75,7 +75,7 @@ enum dpt_status dpt_step_run_exchange(struct dpt_runner *r, struct dpt_error *er
 /* --- fill.c: called by a thread, with its number ---------------------------------------------- */
 
 /*
- * Loads and computes n micro-batches of a step, at most t->layout.group. metric_sums: [n]. In a
+ * Loads and computes n micro-batches of a step, at most t->layout.at_once. metric_sums: [n]. In a
  * team all threads call it with the first worker's buffer, gradient and metric sums; a failure on
  * one of them then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
  */

@@ -172,13 +172,9 @@ struct pass {
     const struct dpt_optimizer_type *type;
     const void *options;
     struct dpt_rule rule;
-    double lr;
-    int64_t step;
+    const struct dpt_update *update;
     struct dpt_scalars decays, spares; /* for tensors that decay, and for the others */
     struct dpt_scalars own;            /* of the current tensor, if a group matches it */
-    float scale;
-    bool reads_slots;
-    double average; /* as in struct dpt_update */
     float *params, *const *slot;
     const float *gradient;
 };
@@ -192,12 +188,8 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
     struct pass pass = {.type = type_of(optimizer),
                         .options = optimizer->options,
                         .rule = rule,
-                        .lr = update->lr,
-                        .step = update->step,
+                        .update = update,
                         .decays = dpt_rule_scalars(&rule, &group, update->lr, update->step),
-                        .scale = update->scale,
-                        .reads_slots = update->reads_slots,
-                        .average = update->average,
                         .params = params,
                         .slot = slot,
                         .gradient = gradient};
@@ -215,7 +207,7 @@ static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_
 
     if (tensor->lr_scale == 0 && !tensor->decays_alone)
         return tensor->decay ? &pass->decays : &pass->spares;
-    pass->own = dpt_rule_scalars(&pass->rule, &group, pass->lr, pass->step);
+    pass->own = dpt_rule_scalars(&pass->rule, &group, pass->update->lr, pass->update->step);
     return &pass->own;
 }
 
@@ -223,7 +215,7 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
                                          const struct dpt_scalars *f, size_t first, size_t n)
 {
     struct dpt_optimizer_part part = {.f = f,
-                                      .scale = pass->scale,
+                                      .scale = pass->update->scale,
                                       .spared = !tensor->decay,
                                       .n = n,
                                       .params = pass->params + first,
@@ -288,7 +280,7 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
 static void average_part(const struct pass *pass, const struct dpt_optimizer_part *updated,
                          size_t first)
 {
-    const struct dpt_scalars f = {.factor = {(float)pass->average}};
+    const struct dpt_scalars f = {.factor = {(float)pass->update->average}};
     struct dpt_optimizer_part part = *updated;
 
     part.f = &f;
@@ -304,7 +296,7 @@ static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const d
 {
     enum { BLOCK = 8 * 1024 };
     const bool rule = pass->rule.kind != DPT_RULE_NONE;
-    const bool averages = pass->average > 0 && !pass->reads_slots;
+    const bool averages = pass->update->average > 0 && !pass->update->reads_slots;
     const struct dpt_scalars *f = scalars_of(pass, t);
     const struct dpt_optimizer_norms norms =
         rule ? (struct dpt_optimizer_norms){0} : add_up(t, squares);
@@ -315,7 +307,7 @@ static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const d
         const struct dpt_optimizer_part part = part_of(pass, t, f, first, n);
 
         if (rule)
-            run_rule(pass->rule.kind, pass->reads_slots, &part);
+            run_rule(pass->rule.kind, pass->update->reads_slots, &part);
         else
             pass->type->step(pass->options, &part, &norms);
         if (averages)
