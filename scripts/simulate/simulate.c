@@ -231,9 +231,9 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
 
     dpt_sampler_partition(&t->data.train.sampler, step, replicas->rank, replicas->size, &view.first,
                           &view.last);
-    t->reduction.type->begin(t, &view);
+    t->reduction.type->begin(t, view.step);
     DPT_TRY(pass_stage(t, &view, err));
-    DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
+    DPT_TRY(t->reduction.type->sum(t, flags, err));
     if (spec.check)
         DPT_TRY(check_sum(t, step, err));
     smpi_execute(spec.step_seconds / (double)spec.stages);

@@ -47,10 +47,8 @@ out:
 /* The ranks may wait for each other here: that is neither reading nor computing. */
 static void begin_reduction(struct dpt_trainer *t)
 {
-    const struct dpt_step_view view = {.step = t->progress.epoch_step};
-
     dpt_profile_switch(t->profile, DPT_SPAN_OTHER, DPT_SPAN_REDUCTION);
-    t->reduction.type->begin(t, &view);
+    t->reduction.type->begin(t, t->progress.epoch_step);
     dpt_host_update_begin(t->engine_state->update);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OTHER);
 }
@@ -113,7 +111,7 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
-    status = dpt_mesh_sum(t, &w->view, flags, err);
+    status = dpt_mesh_sum(t, flags, err);
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
@@ -165,7 +163,7 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
     struct dpt_trainer *t = w->t;
     bool add;
 
-    t->reduction.type->begin(t, &w->view);
+    t->reduction.type->begin(t, w->view.step);
     return dpt_trainer_find_nonfinite(
         t, &w->view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
 }

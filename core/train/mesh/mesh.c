@@ -79,18 +79,18 @@ const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next)
     return &t->mesh.stage_links[(t->stage->number + !next) % 2].world;
 }
 
-enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
-                             const float flags[DPT_FLAGS], struct dpt_error *err)
+enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const float none[DPT_FLAGS] = {0};
     float all[DPT_FLAGS];
 
     if (t->layout.model_ranks == 1) /* its flags come with the gradient's */
-        return t->reduction.type->sum(t, view, flags, err);
+        return t->reduction.type->sum(t, flags, err);
     DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, all, DPT_FLAGS, err));
     if (all[DPT_FLAG_FAILED] <= 0)
-        DPT_TRY(t->reduction.type->sum(t, view, none, err));
+        DPT_TRY(t->reduction.type->sum(t, none, err));
     memcpy(t->reduction.reduced_flags, all, sizeof all);
 out:
     return status;

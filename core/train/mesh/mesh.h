@@ -21,8 +21,8 @@ const struct dpt_group *dpt_mesh_link(const struct dpt_trainer *t, bool next);
 /* Collective. Sums the gradient (dpt_gradient_reduction_type.sum). If ranks divide the model, each
  * stage sums its own gradient, once all ranks of the job know that none has failed. Errors:
  * RANK. */
-enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const struct dpt_step_view *view,
-                             const float flags[DPT_FLAGS], struct dpt_error *err);
+enum dpt_status dpt_mesh_sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                             struct dpt_error *err);
 
 /* Whether this rank reports on its part of a tensor of its stage: of the ranks that have the same
  * part, and the same micro-batches, only one reports. */

@@ -1,24 +1,17 @@
-#include <math.h>
-
 #include "core/train/optimizers/rows.h"
 
 struct lamb_options {
-    struct dpt_optimizer_options common;
-    double beta1, beta2, eps;
+    struct dpt_moment_options moments;
     bool always_adapt;
 };
 
 static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
-    const struct lamb_options *o = options;
+    const struct dpt_moment_options *o = options;
 
     f->lr = (float)lr;
     f->rate[0] = (float)(1 / (1 - pow(o->beta1, (double)update)));
-    f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
-    f->factor[0] = (float)(1 - o->beta1);
-    f->factor[1] = (float)o->beta2;
-    f->factor[2] = (float)(1 - o->beta2);
-    f->factor[3] = (float)o->eps;
+    dpt_moment_scalars(o, update, f);
 }
 
 /* You et al. 2020, "Large Batch Optimization for Deep Learning", algorithm 2, whose r + lambda x is
@@ -72,7 +65,7 @@ static void step(const void *options, const struct dpt_optimizer_part *part,
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("1e-3"),
-    DPT_OPTIMIZER_MOMENTS(struct lamb_options, "1e-6"),
+    DPT_OPTIMIZER_MOMENTS("1e-6"),
     DPT_OPTIMIZER_ADAPT(struct lamb_options),
     DPT_OPTIMIZER_DECAY("0.01", "times the weight is added to the update before its norm is taken"),
     DPT_OPTIMIZER_GROUPS,

@@ -1,16 +1,14 @@
-#include <math.h>
-
 #include "core/train/optimizers/rows.h"
 
 struct nadam_options {
-    struct dpt_optimizer_options common;
-    double beta1, beta2, eps, momentum_decay;
+    struct dpt_moment_options moments;
+    double momentum_decay;
 };
 
 /* The momentum of update t: PyTorch's, whose 0.96 is Dozat's. */
 static double momentum(const struct nadam_options *o, double t)
 {
-    return o->beta1 * (1 - 0.5 * pow(0.96, t * o->momentum_decay));
+    return o->moments.beta1 * (1 - 0.5 * pow(0.96, t * o->momentum_decay));
 }
 
 /* The product of all momenta up to update t, which PyTorch keeps as mu_product; here it follows
@@ -23,7 +21,7 @@ static double product(const struct nadam_options *o, int64_t t)
 
     for (int64_t i = 1; i <= t && all > nothing; i++) {
         if (0.5 * pow(0.96, (double)i * o->momentum_decay) < nothing)
-            return all * pow(o->beta1, (double)(t - i + 1));
+            return all * pow(o->moments.beta1, (double)(t - i + 1));
         all *= momentum(o, (double)i);
     }
     return all;
@@ -38,17 +36,13 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 
     f->lr = (float)(lr * (1 - now) / (1 - all));
     f->rate[0] = (float)(lr * next / (1 - all * next));
-    f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
-    f->factor[0] = (float)(1 - o->beta1);
-    f->factor[1] = (float)o->beta2;
-    f->factor[2] = (float)(1 - o->beta2);
-    f->factor[3] = (float)o->eps;
+    dpt_moment_scalars(&o->moments, update, f);
 }
 
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("2e-3"),
-    DPT_OPTIMIZER_MOMENTS(struct nadam_options, "1e-8"),
+    DPT_OPTIMIZER_MOMENTS("1e-8"),
     {DPT_ROW_REAL(struct nadam_options, momentum_decay, "0.004", 0, 1e6),
      .help = "rate at which the momentum rises from half of beta1 to beta1"},
     DPT_OPTIMIZER_L2,

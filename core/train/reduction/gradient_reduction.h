@@ -47,7 +47,7 @@ struct dpt_gradient_reduction_type {
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
     /* Collective. To be called once, before a step's micro-batches. */
-    void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
+    void (*begin)(struct dpt_trainer *t, int64_t epoch_step);
     /* Gives the buffer for a range of the gradient of a thread's next micro-batch, with space for
      * the tail, and says whether the gradient is added to its content. What follows the learned
      * floats may be ahead of them, since several micro-batches' learned floats may be one sum. */
@@ -67,8 +67,8 @@ struct dpt_gradient_reduction_type {
      * are then in t->reduction.reduced_flags. A rank that failed adds nothing, and the sum is then
      * meaningless. Errors: RANK.
      */
-    enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
-                           const float flags[DPT_FLAGS], struct dpt_error *err);
+    enum dpt_status (*sum)(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                           struct dpt_error *err);
     /* How often a rank sends all but its own part of the gradient, or of the updated weights, in
      * `sum` and `share`: twice, to who adds up and back to all; once, if rounds have summed the
      * gradient, so that only the weights are sent; never, if units gather these. */

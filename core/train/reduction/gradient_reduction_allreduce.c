@@ -59,9 +59,9 @@ static void close_sums(struct dpt_trainer *t)
     dpt_free(t->reduction.state);
 }
 
-static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
+static void begin(struct dpt_trainer *t, int64_t epoch_step)
 {
-    (void)view;
+    (void)epoch_step;
     dpt_hierarchical_begin(t->reduction.state->allreduce);
     for (int i = 0; i < t->layout.gradient_workers; i++) {
         t->team.workers[i].done = 0;
@@ -116,12 +116,11 @@ static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
     memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
 }
 
-static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
-                           const float flags[DPT_FLAGS], struct dpt_error *err)
+static enum dpt_status sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                           struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    (void)view;
     finish_rank(t, flags);
     DPT_TRY(dpt_hierarchical_sum(t->reduction.state->allreduce, t->reduction.state->filled,
                                  t->team.pool, err));

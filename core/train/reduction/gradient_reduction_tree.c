@@ -217,9 +217,9 @@ static void again(struct dpt_trainer *t, int thread)
     dpt_tree_begin(&b->extra, b->tree.total);
 }
 
-static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
+static void begin(struct dpt_trainer *t, int64_t epoch_step)
 {
-    partition(t, view->step);
+    partition(t, epoch_step);
     for (int i = 0; i < t->layout.gradient_workers; i++)
         again(t, i);
 }
@@ -267,13 +267,12 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
                   gradient + range.begin, range.end - range.begin, NULL, NULL);
 }
 
-static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
-                           const float flags[DPT_FLAGS], struct dpt_error *err)
+static enum dpt_status sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                           struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_gradient_reduction_state *g = t->reduction.state;
 
-    (void)view;
     dpt_tree_begin(&g->rank, g->first[dpt_trainer_replicas(t)->world.size]);
     for (int i = 0; i < t->layout.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
@@ -292,10 +291,10 @@ out:
 
 /* --- rounds of all ranks ------------------------------------------------------------ */
 
-static void begin_round_robin(struct dpt_trainer *t, const struct dpt_step_view *view)
+static void begin_round_robin(struct dpt_trainer *t, int64_t epoch_step)
 {
     dpt_deterministic_begin(t->reduction.state->allreduce,
-                            dpt_sampler_micro_batches(&t->data.train.sampler, view->step));
+                            dpt_sampler_micro_batches(&t->data.train.sampler, epoch_step));
 }
 
 static float *target_round_robin(struct dpt_trainer *t, int thread, struct dpt_gradient_range range,
@@ -335,12 +334,11 @@ static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_e
                                          err);
 }
 
-static enum dpt_status sum_round_robin(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                       const float flags[DPT_FLAGS], struct dpt_error *err)
+static enum dpt_status sum_round_robin(struct dpt_trainer *t, const float flags[DPT_FLAGS],
+                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    (void)view;
     DPT_TRY(dpt_group_sum_floats(&dpt_trainer_replicas(t)->world, flags, t->reduction.reduced_flags,
                                  DPT_FLAGS, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)

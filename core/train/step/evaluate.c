@@ -197,17 +197,15 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
 }
 
 /* Keeps what an evaluation's pass gave (struct dpt_runner_pass), if this rank has the outputs. */
-static enum dpt_status take(void *arg, int thread, int32_t micro_batch,
-                            const struct dpt_batch *batch, const float *value, size_t floats,
-                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+static void take(void *arg, int thread, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *value, const struct dpt_metric_sums *metric_sums)
 {
     struct eval_work *w = arg;
     const struct dpt_trainer *t = w->t;
 
-    (void)thread, (void)floats, (void)err;
+    (void)thread;
     if (t->stage->number == t->layout.stages - 1 && t->mesh.part == 0)
         keep(w, micro_batch, batch, value, metric_sums);
-    return DPT_OK;
 }
 
 /* Evaluates this rank's part of the split. A rank that failed continues, as others may need it for

@@ -162,22 +162,20 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
 
 /* Notes the first value that is not finite in a micro-batch, which has gone through all that this
  * rank computes. */
-static enum dpt_status note(void *arg, int thread, int32_t micro_batch,
-                            const struct dpt_batch *batch, const float *value, size_t floats,
-                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+static void note(void *arg, int thread, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *value, const struct dpt_metric_sums *metric_sums)
 {
     struct search *s = arg;
     struct finding *found = &s->found_by[thread];
     struct dpt_nonfinite *bad = &s->nonfinite[thread];
 
-    (void)value, (void)floats, (void)metric_sums, (void)err;
+    (void)value, (void)metric_sums;
     if (bad->node >= 0 && found->kind == NOTHING)
         *found = (struct finding){.kind = IN_OUTPUT,
                                   .location = bad->node,
                                   .micro_batch = micro_batch,
                                   .sample = batch->sample[bad->position]};
     bad->node = -1;
-    return DPT_OK;
 }
 
 /* Whether what this rank has of a tensor in the step's sum is finite. */

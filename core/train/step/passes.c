@@ -91,9 +91,7 @@ static enum dpt_status infer(struct dpt_runner *r, int thread, int32_t i, int32_
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     DPT_TRY(t->backend->infer(t->model.program, thread, &batch, t->arenas.params, outputs,
                               &metric_sums, err));
-    DPT_TRY(pass->take(pass->arg, thread, i, &batch, outputs,
-                       (size_t)batch.count * (size_t)dpt_graph_outputs(&t->model.graph),
-                       &metric_sums, err));
+    pass->take(pass->arg, thread, i, &batch, outputs, &metric_sums);
 out:
     return status;
 }
@@ -240,7 +238,6 @@ static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_runner_pass *infers = r->infers;
-    const size_t rows = (size_t)t->data.train.sampler.micro * (size_t)t->layout.at_once;
     enum dpt_status status = DPT_OK;
     size_t floats;
     const float *value = t->backend->value(t->model.program, thread, flight->pass.flight,
@@ -249,8 +246,7 @@ static enum dpt_status take_value(const struct dpt_runner *r, int thread, int32_
     if (gives_outputs(r))
         DPT_TRY(
             t->backend->loss(t->model.program, thread, &flight->pass, flight->metric_sums, err));
-    DPT_TRY(infers->take(infers->arg, thread, i, &flight->batch, value,
-                         floats / rows * (size_t)flight->batch.count, flight->metric_sums, err));
+    infers->take(infers->arg, thread, i, &flight->batch, value, flight->metric_sums);
 out:
     return status;
 }

@@ -38,11 +38,9 @@ struct dpt_runner_pass {
     const struct dpt_split *split;
     const struct dpt_step_view *view;
     /* For each micro-batch, by one of the threads: in the last stage what the outputs are and the
-     * loss, in the others the value that the next stage gets, in the program's layout; floats: as
-     * many of it as have samples. */
-    enum dpt_status (*take)(void *arg, int thread, int32_t micro_batch,
-                            const struct dpt_batch *batch, const float *value, size_t floats,
-                            const struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+     * loss, in the others the value that the next stage gets, in the program's layout. */
+    void (*take)(void *arg, int thread, int32_t micro_batch, const struct dpt_batch *batch,
+                 const float *value, const struct dpt_metric_sums *metric_sums);
     void *arg;
     /* Where a thread's outputs go that are computed by the whole model at once: [threads][stride];
      * NULL: `take` does not want them. */
