@@ -203,13 +203,6 @@ static void count(void *arg, int k, const struct dpt_action *a)
         s->sent[a->back][a->round] = s->sum[ENDS];
 }
 
-static void close_walk(struct walk *w)
-{
-    dpt_lists_close(&w->lists);
-    dpt_free(w->stage);
-    dpt_free(w->room);
-}
-
 static struct dpt_division division_of(void *arg, int stage, int replica)
 {
     const struct walk *w = arg;
@@ -270,7 +263,9 @@ static enum dpt_status run(const struct dpt_plan *p, const struct dpt_layout *l,
     }
     sum[ENDS] = ends;
 out:
-    close_walk(&w);
+    dpt_lists_close(&w.lists);
+    dpt_free(w.stage);
+    dpt_free(w.room);
     return status;
 }
 

@@ -18,7 +18,7 @@
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/comm/sums/tree.h"
-#include "core/train/layout/schedules.h"
+#include "core/train/layout/actions.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "data/sets/sampler.h"
 

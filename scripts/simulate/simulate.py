@@ -17,7 +17,7 @@ WAYS = ("allreduce", "reproducible")
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
 SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/comm/sums/*.c", "core/comm/watch/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
-           "core/train/layout/shares.c", "core/train/layout/schedules.c")
+           "core/train/layout/shares.c", "core/train/layout/planners.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
 FABRICS = {

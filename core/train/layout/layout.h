@@ -18,7 +18,6 @@
 
 #include "core/backend/backend.h"
 #include "core/train/job/job.h"
-#include "core/train/layout/schedules.h"
 #include "data/sets/sampler.h"
 
 /* Most micro-batches that a rank's team computes at once under `reproducible`. */

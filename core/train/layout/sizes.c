@@ -42,22 +42,14 @@ static bool has_windows(const struct dpt_graph *graph)
     return false;
 }
 
-/* Floating-point operations of all samples of a step: forward, and backward for the data and for
- * the weights. */
-static double step_flops(const struct dpt_layout *l)
-{
-    double flops = 0;
-
-    for (int32_t i = 0; i < l->graph->n_nodes; i++)
-        flops += 3 * dpt_operation_flops(&l->graph->nodes[i]);
-    return flops * (double)l->job->batch.global;
-}
-
 int dpt_layout_useful_threads(const struct dpt_layout *l)
 {
     const double least = l->together ? TEAM_FLOPS : OWN_FLOPS;
-    const double useful = step_flops(l) / l->ranks / least;
+    double flops = 0, useful; /* of a sample: forward, and backward for data and weights */
 
+    for (int32_t i = 0; i < l->graph->n_nodes; i++)
+        flops += 3 * dpt_operation_flops(&l->graph->nodes[i]);
+    useful = flops * (double)l->job->batch.global / l->ranks / least;
     return useful < 1 ? 1 : useful < INT_MAX ? (int)useful : INT_MAX;
 }
 

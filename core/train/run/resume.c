@@ -172,11 +172,10 @@ out:
     return status;
 }
 
-static bool holds_run(const char *folder)
+/* Whether a folder has metrics; path: out, theirs. */
+static bool holds_run(const char *folder, char path[PATH_MAX])
 {
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, PATH_MAX, "%s/metrics.jsonl", folder);
     return dpt_file_exists(path);
 }
 
@@ -214,10 +213,10 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
 {
     const char *folder = t->job->output;
     enum dpt_status status;
-    char file[PATH_MAX];
+    char file[PATH_MAX], path[PATH_MAX];
 
     dpt_checkpoint_newest(resume->path, file);
-    if (holds_run(folder) && !lies_in(file, folder) && !resume->overwrite)
+    if (holds_run(folder, path) && !lies_in(file, folder) && !resume->overwrite)
         return refuse(folder, err);
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
@@ -245,11 +244,11 @@ enum dpt_status dpt_resume_end(const char *folder, int64_t *step, bool *early,
     const char *line;
     size_t length;
 
-    *step = -1;
+    *step = -2;
     *early = false;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    if (!dpt_file_exists(path))
+    if (!holds_run(folder, path))
         return DPT_OK;
+    *step = -1;
     if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
         return err->status;
     if (length > 0 && text[length - 1] == '\n') { /* what a kill left of a line has no end */
@@ -326,6 +325,7 @@ static enum dpt_status choose(void *arg, struct dpt_state *state, struct dpt_err
     struct found *found = arg;
     struct dpt_trainer *t = found->t;
     const struct dpt_resume *resume = found->resume;
+    char path[PATH_MAX];
     int64_t end = -1;
     bool early = false;
 
@@ -338,7 +338,7 @@ static enum dpt_status choose(void *arg, struct dpt_state *state, struct dpt_err
             DPT_TRY(dpt_resume_end(t->job->output, &end, &early, err));
         if (end >= 0)
             DPT_TRY(judge_ended(t, state->job_text, end, early, found, err));
-    } else if (holds_run(t->job->output) && !resume->overwrite) {
+    } else if (holds_run(t->job->output, path) && !resume->overwrite) {
         DPT_TRY(refuse(t->job->output, err));
     }
 out:

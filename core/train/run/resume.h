@@ -39,7 +39,7 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
                                struct dpt_error *err);
 
 /* Reads the last line of FOLDER/metrics.jsonl. *step: the number of steps of a run that ended
- * there, after all its steps or *early; -1: that line is no end, or there is no such file. Errors:
+ * there, after all its steps or *early; -1: that line is no end; -2: there is no such file. Errors:
  * IO. */
 enum dpt_status dpt_resume_end(const char *folder, int64_t *step, bool *early,
                                struct dpt_error *err);

@@ -136,24 +136,9 @@ out:
     return status;
 }
 
-/* Whether the metrics of a run that has made all its steps lack their end: it was stopped by force
- * after its last save, and what comes then was lost. By rank 0. */
-static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct dpt_error *err)
-{
-    const char *folder = run->trainer.job->output;
-    enum dpt_status status;
-    char path[PATH_MAX];
-    int64_t end;
-    bool early;
-
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    status = dpt_resume_end(folder, &end, &early, err);
-    *lacks = dpt_file_exists(path) && end < 0; /* else the checkpoint is all that is left */
-    return status;
-}
-
-/* *finished: there is nothing left to do. from: the checkpoint that was asked for, or NULL: the
- * folder's own. Collective. */
+/* *finished: there is nothing left to do. A run that has made all its steps may lack their end in its
+ * metrics: it was stopped by force after its last save, and what comes then was lost. from: the
+ * checkpoint that was asked for, or NULL: the folder's own. Collective. */
 static enum dpt_status find_end(const struct dpt_run *run, const char *from, bool *finished,
                                 struct dpt_error *err)
 {
@@ -162,12 +147,14 @@ static enum dpt_status find_end(const struct dpt_run *run, const char *from, boo
     const struct dpt_group *world = &t->comm->world;
     const bool early = dpt_run_stops_early(run) && t->progress.step < t->steps;
     struct dpt_str why = {0};
-    bool lacks = false;
+    bool lacks = false, stopped;
+    int64_t end = 0;
 
     *finished = run->resumed >= 0 && (t->progress.step >= t->steps || early);
     if (*finished && dpt_run_leads(run))
-        status = lacks_end(run, &lacks, err);
+        status = dpt_resume_end(t->job->output, &end, &stopped, err);
     DPT_TRY(dpt_group_agree(world, status, err));
+    lacks = end == -1; /* without metrics the checkpoint is all that is left */
     DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
     *finished = *finished && !lacks;
     dpt_run_why_stopped(run, &why);

@@ -82,13 +82,14 @@ static void predict_part(void *arg, int thread)
     struct work *w = arg;
     struct dpt_trainer *t = w->t;
     struct dpt_worker *worker = &t->team.workers[thread];
-    const int32_t n = w->view.last - w->view.first;
-    const int32_t end = w->view.first + (int32_t)((int64_t)n * (thread + 1) / t->layout.threads);
     struct dpt_batch batch = {0};
+    size_t begin, end;
 
-    for (int32_t i = w->view.first + (int32_t)((int64_t)n * thread / t->layout.threads); i < end;
-         i++) {
-        const size_t row = (size_t)(i - w->view.first) * (size_t)w->sampler->micro;
+    dpt_part_in_units((size_t)(w->view.last - w->view.first), 1, thread, t->layout.threads, &begin,
+                      &end);
+    for (size_t k = begin; k < end; k++) {
+        const int32_t i = w->view.first + (int32_t)k;
+        const size_t row = k * (size_t)w->sampler->micro;
         float *values = w->values + row * (size_t)w->outputs;
 
         worker->status = w->split != NULL
