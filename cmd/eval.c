@@ -302,7 +302,8 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
             dpt_str_printf(&text, "  (precision, recall, F1 and ROC AUC: means over the %s)\n",
                            has_labels(t) ? "labels" : "classes");
         }
-        if (!has_labels(t) && dpt_said_width(n, split->sampler.samples, true) == DPT_SAID_LOGITS)
+        if (!has_labels(t) &&
+            dpt_said_width(n, split->sampler.samples, true, false) == DPT_SAID_LOGITS)
             dpt_str_printf(&text,
                            "  no ROC AUC: too many samples times classes to keep the outputs\n");
         print_classes(t, &text);

@@ -99,20 +99,18 @@ static enum dpt_status open_samples(struct sheet *s, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_splits data = {0};
     struct dpt_trainer_model model = {.loss = dpt_job_loss(s->job)};
-    struct dpt_layout layout = {0};
-    struct dpt_layout_spec division = {.job = s->job,
-                                       .backend = dpt_backends[0],
-                                       .graph = &model.graph,
-                                       .ranks = 1,
-                                       .node_ranks = 1,
-                                       .samples = &data.train.sampler};
+    struct dpt_layout layout = {.job = s->job,
+                                .backend = dpt_backends[0],
+                                .graph = &model.graph,
+                                .ranks = 1,
+                                .node_ranks = 1};
     struct dpt_data_conf conf = s->job->data;
     struct dpt_dataset_spec spec = dpt_job_dataset(s->job, &conf.train);
 
     spec.conf = &conf;
     DPT_TRY(dpt_splits_open(&data, s->job, DPT_PART_TRAIN | DPT_PART_VALID, NULL, NULL, err));
     DPT_TRY(dpt_model_of_splits(&model, s->job, &data, err));
-    DPT_TRY(dpt_layout_open(&division, 1, &layout, err));
+    DPT_TRY(dpt_layout_open(&layout, &data.train.sampler, 0, 1, err));
     DPT_TRY(dpt_splits_plan(&data, &layout, err));
     conf.cache = DPT_CACHE_NONE; /* a few are read, so not all need to be looked at */
     conf.verify = false;

@@ -152,8 +152,7 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     v->outputs = (int32_t)n;
     if (v->classes || v->labels) {
         v->said.outputs = v->outputs;
-        v->said.width = v->labels ? dpt_said_labels_width(v->outputs, v->all, true)
-                                  : dpt_said_width(v->outputs, v->all, true);
+        v->said.width = dpt_said_width(v->outputs, v->all, true, v->labels);
         v->class = dpt_region_alloc(&r->region, n * sizeof *v->class);
         if (v->classes && v->outputs <= DPT_PAGE_CLASSES)
             v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);

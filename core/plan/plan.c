@@ -34,18 +34,16 @@ static void count_nodes(struct dpt_plan *p)
 enum dpt_status dpt_plan_layout(const struct dpt_plan *p, const struct dpt_job *job, int ranks,
                                 int node_ranks, struct dpt_layout *layout, struct dpt_error *err)
 {
-    const struct dpt_layout_spec spec = {
+    *layout = (struct dpt_layout){
         .job = job,
         .backend = p->backend,
         .graph = &p->model.graph,
-        .samples = &p->data.train.sampler,
         .files = p->data.train.set->files,
         .ranks = ranks,
         .node_ranks = node_ranks,
-        .rank = ranks - 1, /* no part is larger than the last one */
     };
-
-    return dpt_layout_open(&spec, p->cores / node_ranks, layout, err);
+    /* No part is larger than that of the last rank. */
+    return dpt_layout_open(layout, &p->data.train.sampler, ranks - 1, p->cores / node_ranks, err);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */

@@ -21,23 +21,18 @@ struct dpt_engine_state {
     struct dpt_host_update *update;
 };
 
-struct step_work {
-    struct dpt_trainer *t;
-    struct dpt_step_view view;
-};
-
 /* Does what comes before the micro-batches. */
-static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
+static enum dpt_status begin_rank(struct dpt_trainer *t, struct dpt_step_view *view,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = w->t;
     const int64_t step = t->progress.step + 1;
 
     DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, 0, t->arenas.params,
                              dpt_trainer_graph(t)->floats, err));
-    DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
+    DPT_TRY(dpt_loader_next(t->data.train.loader, view, err));
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     dpt_comm_note(t->comm, step, "computing");
 out:
@@ -55,14 +50,14 @@ static void begin_reduction(struct dpt_trainer *t)
 
 /* Does all of a step that can fail on this rank alone. It is collective if the list of actions is;
  * a rank that fails takes part in it. */
-static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
+static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_step_view *view,
+                                    struct dpt_error *err)
 {
-    struct dpt_trainer *t = w->t;
     const double begin = dpt_now();
-    enum dpt_status status = begin_rank(w, err);
+    enum dpt_status status = begin_rank(t, view, err);
     const uint64_t start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
 
-    status = dpt_runner_train(t->runner, &w->view, status, err);
+    status = dpt_runner_train(t->runner, view, status, err);
     t->busy += dpt_now() - begin - dpt_runner_waited(t->runner);
     if (status != DPT_OK)
         return dpt_step_fail(t, status, err);
@@ -102,10 +97,9 @@ static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
     return status == DPT_OK ? refresh_all(t, err) : status;
 }
 
-static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
+static enum dpt_status reduce(struct dpt_trainer *t, const float flags[DPT_FLAGS],
                               struct dpt_error *err)
 {
-    struct dpt_trainer *t = w->t;
     enum dpt_status status;
 
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
@@ -116,10 +110,9 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     return status;
 }
 
-static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_result *result,
+static enum dpt_status update(struct dpt_trainer *t, double norm, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
-    struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
     struct dpt_update how = {
         .lr = dpt_step_rate(t), .step = t->progress.updates + 1, .average = dpt_average_share(t)};
@@ -158,24 +151,23 @@ static enum dpt_status update_scale(struct dpt_trainer *t, bool finite, bool *ov
     return t->scale.scale != before ? set_scale(t, err) : DPT_OK;
 }
 
-static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err)
+static enum dpt_status find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                      struct dpt_error *err)
 {
-    struct dpt_trainer *t = w->t;
     bool add;
 
-    t->reduction.type->begin(t, w->view.step);
+    t->reduction.type->begin(t, view->step);
     return dpt_trainer_find_nonfinite(
-        t, &w->view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
+        t, view, t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add), err);
 }
 
 /* Gives all ranks the gradient's norm and the tail. The stages add up the chunks' squares one after
  * another; then all get the last stage's sum and tail. If what the step adds to the state is no number
  * on one of the ranks that divide the model, the norm is NAN, so that all know. */
-static enum dpt_status learn_sums(struct step_work *w, bool finite_state, double *norm,
+static enum dpt_status learn_sums(const struct dpt_trainer *t, bool finite_state, double *norm,
                                   float tail[DPT_TAIL_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = w->t;
     const struct dpt_group *next = dpt_mesh_link(t, true);
     const int stage = t->stage->number, last = t->layout.stages - 1;
     struct {
@@ -207,7 +199,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
-    struct step_work w = {.t = t};
+    struct dpt_step_view view = {0};
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     float flags[DPT_FLAGS], tail[DPT_TAIL_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
@@ -216,20 +208,20 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
 
     memset(result, 0, sizeof *result);
     begin_reduction(t);
-    mine = compute_rank(&w, err);
+    mine = compute_rank(t, &view, err);
     dpt_step_flags(t, mine != DPT_OK, flags);
-    DPT_TRY(reduce(&w, flags, err));
+    DPT_TRY(reduce(t, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
     /* What the step adds to the state may be no number, which no norm shows. */
     finite_state = dpt_is_finite(t->reduction.sum + graph->floats, graph->arena - graph->floats);
-    DPT_TRY(learn_sums(&w, finite_state, &norm, tail, err));
+    DPT_TRY(learn_sums(t, finite_state, &norm, tail, err));
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = tail[DPT_TAIL_CORRECT];
     result->weight = t->reduction.weight = tail[DPT_TAIL_WEIGHT];
     dpt_step_read_flags(t, result);
-    DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
+    DPT_TRY(dpt_step_check_count(t, result->samples, view.total, err));
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
     if (scaled && isfinite(result->loss) && !result->weightless)
@@ -239,9 +231,9 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     } else if (overflow) {
         result->overflows = 1;
     } else if (isfinite(norm) && isfinite(result->loss) && finite_state) {
-        DPT_TRY(update(&w, norm, result, err));
+        DPT_TRY(update(t, norm, result, err));
     } else {
-        status = find_nonfinite(&w, err);
+        status = find_nonfinite(t, &view, err);
         if (status != DPT_FAILED || t->job->train.on_nan != DPT_ON_NAN_SKIP)
             goto out;
         status = DPT_OK;

@@ -254,46 +254,31 @@ static bool takes_steps(const struct dpt_layout *l)
            !l->synchronized;
 }
 
-/* The sampler of training steps, without what depends on the micro-batch. */
-static struct dpt_sampler sampler_of(const struct dpt_layout_spec *spec)
-{
-    struct dpt_sampler s = spec->samples != NULL ? *spec->samples : (struct dpt_sampler){0};
-
-    s.seed = (uint64_t)spec->job->seed;
-    s.global = (int32_t)spec->job->batch.global;
-    s.shuffle = (enum dpt_shuffle)spec->job->data.shuffle;
-    s.drop_last = spec->job->data.drop_last;
-    return s;
-}
-
-enum dpt_status dpt_layout_open(const struct dpt_layout_spec *spec, double cores,
-                                struct dpt_layout *l, struct dpt_error *err)
+enum dpt_status dpt_layout_open(struct dpt_layout *l, const struct dpt_sampler *samples, int rank,
+                                double cores, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = l->job;
     const int most = cores < 2 ? 1 : (int)(cores + 1e-6);
     int threads;
 
-    *l = (struct dpt_layout){
-        .job = spec->job,
-        .backend = spec->backend,
-        .graph = spec->graph,
-        .trains = spec->samples != NULL,
-        .files = spec->files,
-        .each_gradient = spec->each_gradient,
-        .ranks = spec->ranks,
-        .node_ranks = spec->node_ranks,
-        .slots = dpt_optimizer_slots(&spec->job->optimizer) + (spec->job->train.ema > 0),
-        .sampler = sampler_of(spec),
-    };
+    l->trains = samples != NULL;
+    l->slots = dpt_optimizer_slots(&job->optimizer) + (job->train.ema > 0);
+    if (l->trains)
+        l->sampler = *samples;
+    l->sampler.seed = (uint64_t)job->seed;
+    l->sampler.global = (int32_t)job->batch.global;
+    l->sampler.shuffle = (enum dpt_shuffle)job->data.shuffle;
+    l->sampler.drop_last = job->data.drop_last;
     for (int32_t i = 0; i < l->graph->n_nodes; i++)
         l->synchronized = l->synchronized || l->graph->nodes[i].whole_step;
     l->together = !l->synchronized && l->backend->teams != NULL && l->backend->teams(l->graph);
     l->on_device = takes_steps(l);
     DPT_TRY(divide_model(l, err));
     DPT_TRY(divide_state(l, err));
-    DPT_TRY(fill_stages(l, dpt_layout_place(l, spec->rank).part, err));
+    DPT_TRY(fill_stages(l, dpt_layout_place(l, rank).part, err));
     threads = count_threads(l, most);
-    l->decoders = !l->trains || !l->files ? 1 : l->job->device.threads != 0 ? threads : most;
+    l->decoders = !l->trains || !l->files ? 1 : job->device.threads != 0 ? threads : most;
     dpt_layout_set_threads(l, threads, (int64_t)threads * l->ranks, 0);
 out:
     return status;

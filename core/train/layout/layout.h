@@ -3,7 +3,7 @@
  *
  * A layout says which stages, parts and slices the model has and how many ranks have each, on how
  * many threads a rank computes, how large a micro-batch is, and how many are computed at once. It
- * is a pure function of the spec: it asks no rank, opens nothing and measures nothing. A trainer is
+ * is a pure function of its input: it asks no rank, opens nothing and measures nothing. A trainer is
  * opened from it, and code that only estimates a job (core/plan) reads it without a trainer. So
  * nothing else reads from the job how its work is divided.
  *
@@ -24,20 +24,6 @@
 enum { DPT_MOST_AT_ONCE = 16 };
 /* Samples that a team computes at once, at most. */
 enum { DPT_MICRO_TEAM = 256 };
-
-/* The input of a layout; all of it is borrowed, for as long as the layout is there. */
-struct dpt_layout_spec {
-    const struct dpt_job *job;
-    const struct dpt_backend *backend;
-    /* The whole model. Batch norms take the statistics of a whole step only if a step has several
-     * micro-batches (dpt_layout_settle_norms). */
-    const struct dpt_graph *graph;
-    const struct dpt_sampler *samples; /* the training set's; NULL: the job does not train */
-    bool files;                        /* its samples are decoded from files */
-    bool each_gradient;                /* something looks at the gradient of each micro-batch */
-    int ranks, node_ranks;             /* node_ranks: ranks that share a node */
-    int rank;                          /* whose part of divided layers the stages' graphs have */
-};
 
 /* A stage of the model, as the ranks of one part of it have it. Without a pipeline the whole model
  * is one stage. */
@@ -60,13 +46,18 @@ struct dpt_layout_stage {
 };
 
 struct dpt_layout {
+    /* --- the input; borrowed, for as long as the layout is there --- */
     const struct dpt_job *job;
     const struct dpt_backend *backend;
-    const struct dpt_graph *graph; /* the whole model */
-    bool trains;                   /* else it only evaluates or predicts: all ranks are replicas */
-    bool on_device;                /* the backend takes whole steps on its device */
-    bool files, each_gradient;     /* as in the spec */
-    int ranks, node_ranks;
+    /* The whole model. Batch norms take the statistics of a whole step only if a step has several
+     * micro-batches (dpt_layout_settle_norms). */
+    const struct dpt_graph *graph;
+    bool files;            /* the training set's samples are decoded from files */
+    bool each_gradient;    /* something looks at the gradient of each micro-batch */
+    int ranks, node_ranks; /* node_ranks: ranks that share a node */
+
+    bool trains;    /* else it only evaluates or predicts: all ranks are replicas */
+    bool on_device; /* the backend takes whole steps on its device */
 
     /* --- the model, among the ranks --- */
     int stages;        /* of the pipeline; 1: there is none */
@@ -105,11 +96,13 @@ struct dpt_layout {
 void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_graph *graph);
 
 /*
- * Makes the layout of a rank that has `cores` of its own. It is to be closed, after a failure too.
- * Errors: BAD_JOB (the job cannot be divided so; names the key), RANK (memory).
+ * Makes a layout that has its input, and is zero else, of a rank with `cores` of its own. samples: the
+ * training set's; NULL: the job does not train. rank: whose part of divided layers the stages' graphs
+ * have. It is to be closed, after a failure too. Errors: BAD_JOB (the job cannot be divided so; names
+ * the key), RANK (memory).
  */
-enum dpt_status dpt_layout_open(const struct dpt_layout_spec *spec, double cores,
-                                struct dpt_layout *layout, struct dpt_error *err);
+enum dpt_status dpt_layout_open(struct dpt_layout *layout, const struct dpt_sampler *samples,
+                                int rank, double cores, struct dpt_error *err);
 void dpt_layout_close(struct dpt_layout *layout);
 
 /*

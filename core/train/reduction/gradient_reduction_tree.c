@@ -20,11 +20,6 @@ struct dpt_gradient_reduction_state {
     struct dpt_tree rank;
 };
 
-static size_t arena_floats(const struct dpt_trainer *t)
-{
-    return (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS;
-}
-
 /* The level of the tree's node that so many micro-batches are. */
 static int level_of(int32_t n)
 {
@@ -160,7 +155,7 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_group *world = &dpt_trainer_replicas(t)->world;
     struct dpt_gradient_reduction_state *g;
     struct dpt_deterministic_spec spec = {
-        .n = arena_floats(t),
+        .n = dpt_gradient_whole(t).end,
         .spin = t->team.spin,
         .chunks = t->reduction.chunks,
         .sharded = t->layout.owners > 1,
@@ -277,7 +272,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
     for (int i = 0; i < t->layout.gradient_workers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
-                          arena_floats(t), NULL, NULL);
+                          dpt_gradient_whole(t).end, NULL, NULL);
     /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there
      * is a sum only if no rank failed. */
     DPT_TRY(dpt_deterministic_publish(g->allreduce, &g->rank, flags, t->reduction.reduced_flags,

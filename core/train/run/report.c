@@ -428,17 +428,6 @@ struct told {
     const char *more; /* after the line */
 };
 
-/* Remembers the mean loss of a reported epoch, for the end. */
-static void note_epoch(struct dpt_run *run, int64_t epoch, double loss)
-{
-    if (run->first_epoch == 0) {
-        run->first_epoch = epoch;
-        run->first_epoch_loss = loss;
-    }
-    run->last_epoch = epoch;
-    run->last_epoch_loss = run->last_loss = loss;
-}
-
 /* Reports the means of a set in a line, an event, and on the board. */
 static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
                                   const struct dpt_metric_sums *sums,
@@ -453,8 +442,14 @@ static enum dpt_status report_set(struct dpt_run *run, const struct told *told,
                        told->step % t->steps_per_epoch != 0 || epoch % run->epochs_shown == 0;
     char accuracy[DIGITS], scored[DPT_SCORES_TEXT], balanced[DIGITS + 32] = "";
 
-    if (told->split == NULL)
-        note_epoch(run, epoch, loss);
+    if (told->split == NULL) { /* for the end */
+        if (run->first_epoch == 0) {
+            run->first_epoch = epoch;
+            run->first_epoch_loss = loss;
+        }
+        run->last_epoch = epoch;
+        run->last_epoch_loss = run->last_loss = loss;
+    }
     if (scores->uneven)
         snprintf(balanced, sizeof balanced, "  balanced accuracy %.4f", scores->balanced_accuracy);
     (shown ? dpt_log_info : dpt_log_detail)(

@@ -107,14 +107,6 @@ const char *dpt_stop_name(int number)
     return "a signal";
 }
 
-/* "2026-11-21T10:47:00" in UTC; -1 for "N/A" and the like. */
-static time_t parse_time(const char *text)
-{
-    struct tm utc = {0};
-
-    return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) != NULL ? timegm(&utc) : (time_t)-1;
-}
-
 static bool is_number(const char *text)
 {
     return text != NULL && text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
@@ -140,6 +132,7 @@ static time_t slurm_end(void)
 {
     const char *end = getenv("SLURM_JOB_END_TIME");
     char id[48], command[192], text[64];
+    struct tm utc = {0};
 
     if (end != NULL && atoll(end) > 0)
         return (time_t)atoll(end);
@@ -151,7 +144,8 @@ static time_t slurm_end(void)
              "TZ=UTC0 SLURM_TIME_FORMAT=standard timeout 10 squeue -h -j %s -o %%e 2>/dev/null",
              id);
     dpt_command_line(command, text, sizeof text);
-    return parse_time(text);
+    /* "2026-11-21T10:47:00" in UTC; or "N/A" and the like */
+    return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) != NULL ? timegm(&utc) : (time_t)-1;
 }
 
 double dpt_stop_deadline(double max_time)

@@ -88,13 +88,10 @@ double dpt_log_odds(const struct dpt_odds *sums, const float *logits, int32_t n,
     return own - best - log(1 + exp(sums->rest - best) - exp(own - best));
 }
 
-int32_t dpt_said_labels_width(int32_t outputs, int64_t samples, bool all)
+int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all, bool labels)
 {
-    return samples <= (all ? MOST_SAID : MOST_LABELS) / outputs ? outputs : 0;
-}
-
-int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all)
-{
+    if (labels)
+        return samples <= (all ? MOST_SAID : MOST_LABELS) / outputs ? outputs : 0;
     return DPT_SAID_LOGITS +
            (outputs == 2 || (all && samples <= MOST_SAID / outputs) ? outputs : 0);
 }

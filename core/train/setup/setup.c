@@ -63,19 +63,18 @@ static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct d
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_split *train = &t->data.train;
-    struct dpt_layout_spec spec = {
+
+    t->layout = (struct dpt_layout){
         .job = t->job,
         .backend = t->backend,
         .graph = &t->model.graph,
-        .samples = train->present ? &train->sampler : NULL,
         .files = train->present && train->set->files,
         .each_gradient = dpt_fault_strikes_gradients(&t->fault),
         .ranks = t->comm->world.size,
         .node_ranks = t->comm->node.size,
-        .rank = t->comm->world.rank,
     };
-
-    DPT_TRY(dpt_layout_open(&spec, cores, &t->layout, err));
+    DPT_TRY(dpt_layout_open(&t->layout, train->present ? &train->sampler : NULL,
+                            t->comm->world.rank, cores, err));
     t->stage = &t->layout.stage[dpt_layout_place(&t->layout, t->comm->world.rank).stage];
     t->engine = t->layout.on_device ? &dpt_engine_device : &dpt_engine_host;
     dpt_mesh_plan(t);

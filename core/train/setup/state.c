@@ -122,34 +122,11 @@ out:
     return status;
 }
 
-/* Collective. Gives rank 0 the n floats from `at` on of the whole arena, which are a tensor's. to:
- * used there only. */
-static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
-                              struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = trainer;
-    const struct dpt_group *world = &t->comm->world;
-    const size_t piece = DPT_CHECKPOINT_PIECE;
-
-    for (size_t i = 0, next; i < n; i = next) {
-        struct dpt_range own;
-        float *from;
-
-        next = n - i < piece ? n : i + piece;
-        own = own_floats(t, k, at + i, at + next, 0, &from);
-        DPT_TRY(list_parts(t, at + i, own, err));
-        DPT_TRY(dpt_group_gatherv(world, 0, from, world->rank == 0 ? to + i : NULL,
-                                  &t->arenas.parts, err));
-    }
-out:
-    return status;
-}
-
-/* Collective. Rank 0 gives the ranks of a part their floats of [at, end) of a tensor. whole: on
- * rank 0 the arena; else NULL. */
-static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const float *whole,
-                                       size_t at, size_t end, int part, struct dpt_error *err)
+/* Collective. Rank 0 gets the floats [at, end) of the whole arena, which are a tensor's, from the ranks
+ * that keep them for the others, or gives them theirs. whole: on rank 0 the arena; else unused. part:
+ * as in own_floats. */
+static enum dpt_status move(const struct dpt_trainer *t, int k, bool gives, float *whole, size_t at,
+                            size_t end, int part, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
@@ -157,23 +134,34 @@ static enum dpt_status scatter_to_part(const struct dpt_trainer *t, int k, const
 
     for (size_t next; at < end; at = next) {
         struct dpt_range own;
-        float *to;
+        float *all, *here;
 
         next = end - at < piece ? end : at + piece;
-        own = own_floats(t, k, at, next, part, &to);
+        all = world->rank == 0 ? whole + at : NULL;
+        own = own_floats(t, k, at, next, part, &here);
         DPT_TRY(list_parts(t, at, own, err));
-        if (world->rank == 0 && own.last > own.first && to != whole + own.first)
-            memcpy(to, whole + own.first, (size_t)(own.last - own.first) * sizeof *whole);
-        DPT_TRY(dpt_group_scatterv(world, 0, world->rank == 0 ? whole + at : NULL, to,
-                                   &t->arenas.parts, err));
+        if (gives && world->rank == 0 && own.last > own.first && here != whole + own.first)
+            memcpy(here, whole + own.first, (size_t)(own.last - own.first) * sizeof *whole);
+        DPT_TRY(gives ? dpt_group_scatterv(world, 0, all, here, &t->arenas.parts, err)
+                      : dpt_group_gatherv(world, 0, here, all, &t->arenas.parts, err));
     }
 out:
     return status;
 }
 
+/* Collective. Gives rank 0 the n floats from `at` on of the whole arena, which are a tensor's. to:
+ * used there only. */
+static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
+                              struct dpt_error *err)
+{
+    const struct dpt_trainer *t = trainer;
+
+    return move(t, k, false, t->comm->world.rank == 0 ? to - at : NULL, at, at + n, 0, err);
+}
+
 /* Collective. Gives all ranks that keep floats [at, end) of slot k or the parameters (-1), which
  * are a tensor's, theirs of rank 0's arena. */
-static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *whole, size_t at,
+static enum dpt_status scatter(const struct dpt_trainer *t, int k, float *whole, size_t at,
                                size_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -185,7 +173,7 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, const float *
     float *to;
 
     for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
-        DPT_TRY(scatter_to_part(t, k, whole, at, end, part, err));
+        DPT_TRY(move(t, k, true, whole, at, end, part, err));
     here = part_floats(t, k, at, end, &to);
     /* All replicas get what each of them has. Replicas that share one arena of the parameters have
      * it by now. */

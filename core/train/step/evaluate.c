@@ -65,11 +65,10 @@ static bool has_labels(const struct dpt_trainer *t)
 static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *split)
 {
     const int32_t classes = dpt_trainer_classes(t);
+    const bool labels = has_labels(t);
 
-    if (has_labels(t))
-        return dpt_said_labels_width(classes, split->sampler.samples, t->all_scores);
-    return has_classes(t) && classes >= 2
-               ? dpt_said_width(classes, split->sampler.samples, t->all_scores)
+    return labels || (has_classes(t) && classes >= 2)
+               ? dpt_said_width(classes, split->sampler.samples, t->all_scores, labels)
                : 0;
 }
 

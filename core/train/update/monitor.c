@@ -15,11 +15,7 @@ const char *dpt_monitor_name(int monitor)
 
 enum dpt_monitor dpt_monitor_find(const char *name)
 {
-    int monitor = 0;
-
-    while (monitor < DPT_MONITOR_AUTO && strcmp(names[monitor], name) != 0)
-        monitor++;
-    return (enum dpt_monitor)monitor;
+    return (enum dpt_monitor)dpt_find(name, names, DPT_MONITOR_AUTO);
 }
 
 bool dpt_monitor_falls(int monitor)

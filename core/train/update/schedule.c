@@ -287,12 +287,6 @@ bool dpt_schedule_lowers(const struct dpt_patience *how, struct dpt_watch *watch
     return true;
 }
 
-/* The rate after it was lowered so often; min_lr never raises a rate. */
-static double lower(const struct plateau_options *o, double rate, int64_t drops)
-{
-    return fmax(rate * pow(o->factor, (double)drops), fmin(rate, o->min_lr));
-}
-
 double dpt_schedule_scale(const struct dpt_variant_value *schedule, double lr, int64_t global)
 {
     const struct common *common = schedule->options;
@@ -320,12 +314,13 @@ double dpt_schedule_rate(const struct dpt_variant_value *schedule, double lr,
                          const struct dpt_schedule_point *point)
 {
     const struct schedule_type *type = schedule->variant->impl;
+    const struct plateau_options *lowers = schedule->options;
     const double step = (double)point->step, warmup = dpt_schedule_warmup(schedule, point);
     const double steps = fmax(1, (double)point->steps - warmup);
     const struct moment at = {fmin(step - warmup, steps), steps, point->steps_per_epoch};
 
-    if (schedule->variant == &plateau)
-        lr = lower(schedule->options, lr, point->drops);
+    if (schedule->variant == &plateau) /* min_lr never raises a rate */
+        lr = fmax(lr * pow(lowers->factor, (double)point->drops), fmin(lr, lowers->min_lr));
     if (step < warmup)
         return lr * (step + 1) / warmup;
     return lr * type->factor(schedule->options, &at);

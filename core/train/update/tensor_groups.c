@@ -159,11 +159,32 @@ static enum dpt_status refuse_unmatched(const struct dpt_patterns *p, size_t i, 
     return refuse(p, i, text, err);
 }
 
-/* Calls `mark` for each tensor that a pattern matches. learned: state does not count. */
-static enum dpt_status for_matches(const struct dpt_patterns *p, const char *key, bool learned,
-                                   struct dpt_graph *graph,
-                                   void (*mark)(struct dpt_tensor *t, const void *arg),
-                                   const void *arg, struct dpt_error *err)
+/* What becomes of tensors that match. */
+struct marking {
+    const struct dpt_group_options *group; /* they get what it gives; NULL: they are frozen */
+    double lr;
+};
+
+static void mark_tensor(struct dpt_tensor *t, const struct marking *m)
+{
+    if (m->group == NULL) {
+        t->frozen = true;
+        return;
+    }
+    if (t->lr_scale == 0 && m->group->lr_scale > 0)
+        t->lr_scale = m->group->lr_scale;
+    if (t->lr_scale == 0 && m->group->lr > 0)
+        t->lr_scale = m->group->lr / m->lr;
+    if (!t->decays_alone && m->group->weight_decay >= 0) {
+        t->decays_alone = true;
+        t->weight_decay = m->group->weight_decay;
+    }
+}
+
+/* Marks each tensor that a pattern matches; of state only those that are frozen. */
+static enum dpt_status mark_matches(const struct dpt_patterns *p, const char *key,
+                                    const struct marking *m, struct dpt_graph *graph,
+                                    struct dpt_error *err)
 {
     for (size_t i = 0; i < p->texts.n; i++) {
         bool any = false;
@@ -171,9 +192,9 @@ static enum dpt_status for_matches(const struct dpt_patterns *p, const char *key
         for (int32_t k = 0; k < graph->n_tensors; k++) {
             struct dpt_tensor *t = &graph->tensors[k];
 
-            if ((learned && t->state) || !dpt_pattern_matches(p->texts.at[i], t))
+            if ((m->group != NULL && t->state) || !dpt_pattern_matches(p->texts.at[i], t))
                 continue;
-            mark(t, arg);
+            mark_tensor(t, m);
             any = true;
         }
         if (!any)
@@ -184,19 +205,14 @@ static enum dpt_status for_matches(const struct dpt_patterns *p, const char *key
 
 /* --- marking ---------------------------------------------------------------------------------- */
 
-static void freeze_tensor(struct dpt_tensor *t, const void *arg)
-{
-    (void)arg;
-    t->frozen = true;
-}
-
 enum dpt_status dpt_tensor_groups_freeze(const struct dpt_patterns *freeze, struct dpt_graph *graph,
                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct marking frozen = {0};
     char text[256];
 
-    DPT_TRY(for_matches(freeze, "train.freeze", false, graph, freeze_tensor, NULL, err));
+    DPT_TRY(mark_matches(freeze, "train.freeze", &frozen, graph, err));
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
 
@@ -217,25 +233,6 @@ out:
     return status;
 }
 
-struct marking {
-    const struct dpt_group_options *group;
-    double lr;
-};
-
-static void mark_tensor(struct dpt_tensor *t, const void *arg)
-{
-    const struct marking *m = arg;
-
-    if (t->lr_scale == 0 && m->group->lr_scale > 0)
-        t->lr_scale = m->group->lr_scale;
-    if (t->lr_scale == 0 && m->group->lr > 0)
-        t->lr_scale = m->group->lr / m->lr;
-    if (!t->decays_alone && m->group->weight_decay >= 0) {
-        t->decays_alone = true;
-        t->weight_decay = m->group->weight_decay;
-    }
-}
-
 enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double lr,
                                         struct dpt_graph *graph, struct dpt_error *err)
 {
@@ -251,7 +248,7 @@ enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double 
             DPT_TRY(refuse(&group->match, SIZE_MAX,
                            "optimizer.groups: a group's lr is a share of optimizer.lr, which is 0",
                            err));
-        DPT_TRY(for_matches(&group->match, key, true, graph, mark_tensor, &marking, err));
+        DPT_TRY(mark_matches(&group->match, key, &marking, graph, err));
     }
 out:
     return status;

@@ -118,14 +118,12 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
     (void)state;
     for (unsigned bits = 0; bits < 1U << 7; bits++) {
         struct dpt_job job = {.batch.global = 8, .parallel.tensor = 1};
-        const struct dpt_layout_spec spec = {.job = &job,
-                                             .backend = bits & 1 ? &with : &without,
-                                             .graph = &graph,
-                                             .samples = bits & 2 ? &samples : NULL,
-                                             .each_gradient = (bits & 32) != 0,
-                                             .ranks = 1,
-                                             .node_ranks = 1};
-        struct dpt_layout l;
+        struct dpt_layout l = {.job = &job,
+                               .backend = bits & 1 ? &with : &without,
+                               .graph = &graph,
+                               .each_gradient = (bits & 32) != 0,
+                               .ranks = 1,
+                               .node_ranks = 1};
         struct dpt_error err;
 
         job.comm.reduction = bits & 4 ? DPT_REDUCTION_REPRODUCIBLE : DPT_REDUCTION_ALLREDUCE;
@@ -133,7 +131,7 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
         job.log.trace = (bits & 16) != 0;
         job.optimizer.variant = bits & 64 ? &own_step : &rule;
         job.optimizer.options = &options;
-        assert_int_equal(dpt_layout_open(&spec, 1, &l, &err), DPT_OK);
+        assert_int_equal(dpt_layout_open(&l, bits & 2 ? &samples : NULL, 0, 1, &err), DPT_OK);
         assert_int_equal(l.on_device, (bits & 3) == 3 && bits >> 2 == 0);
         dpt_layout_close(&l);
     }
