@@ -7,7 +7,6 @@
 #include "cmd/output.h"
 #include "core/base/json.h"
 #include "core/train/step/evaluate.h"
-#include "core/train/step/nonfinite.h"
 #include "core/train/trainer.h"
 #include "core/train/use/checkpoint_model.h"
 #include "core/train/use/importance.h"

@@ -21,11 +21,13 @@
 /* Counts the ranks of a node, and the nodes. */
 static void count_nodes(struct dpt_plan *p)
 {
+    enum { NODE = 8 }; /* GPUs, if none is here */
     struct dpt_plan_spec *spec = &p->spec;
+    const int here = p->backend->devices != NULL ? dpt_choose_count(DPT_DEVICE_CUDA) : 0;
 
     p->assumes_nodes = spec->node_ranks == 0;
     if (spec->node_ranks == 0)
-        spec->node_ranks = p->backend->devices != NULL ? dpt_plan_gpu_node() : spec->ranks;
+        spec->node_ranks = p->backend->devices == NULL ? spec->ranks : here > 0 ? here : NODE;
     if (spec->node_ranks > spec->ranks)
         spec->node_ranks = spec->ranks;
     p->nodes = (spec->ranks + spec->node_ranks - 1) / spec->node_ranks;

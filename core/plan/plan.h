@@ -255,8 +255,6 @@ void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, d
 
 /* The type that the spec names, or the GPU of this machine, or, where there is none, an H200. */
 void dpt_plan_gpu_choose(struct dpt_plan *plan);
-/* How many ranks share a node by default: its GPUs. */
-int dpt_plan_gpu_node(void);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch's passes (DPT_COMPUTES_) through nodes [first, last). */

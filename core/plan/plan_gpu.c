@@ -10,7 +10,7 @@
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/choose.h"
 
-enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
+enum { WORD = sizeof(float), ROOMS = 3 };
 
 // clang-format off
 static const struct dpt_gpu_type gpu_types[] = {
@@ -79,13 +79,6 @@ static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type 
     gpu->flops[DPT_PRECISION_TF32] = 2 * gpu->flops[DPT_PRECISION_FP32];
     gpu->flops[DPT_PRECISION_BF16] = 4 * gpu->flops[DPT_PRECISION_FP32];
     gpu->flops[DPT_PRECISION_FP16] = gpu->flops[DPT_PRECISION_BF16];
-}
-
-int dpt_plan_gpu_node(void)
-{
-    const int here = dpt_choose_count(DPT_DEVICE_CUDA);
-
-    return here > 0 ? here : NODE;
 }
 
 /* The precision that a GPU uses for a requested one. */

@@ -98,8 +98,8 @@ static double bookkeeping(const struct dpt_plan *p)
                              most / p->data.train.sampler.micro + 1 + p->layout.ranks);
 }
 
-/* Adds up what a rank touches. Its pages include those that it shares, since it reads all of them in
- * an epoch. */
+/* Adds up what a rank touches. Its pages include those that it shares, since it reads all of them
+ * in an epoch. */
 static void sum_memory(struct dpt_plan *p)
 {
     double own = 0, shared = 0;

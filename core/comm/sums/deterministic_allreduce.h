@@ -130,13 +130,13 @@ enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *allred
 /* --- shards ----------------------------------------------------------------------------------- */
 
 /*
- * A sum of shards in rounds, in place of dpt_deterministic_publish and _sum: begin, then round after
- * round of each unit, and of number `units`, which is what is after the chunks; then the end,
+ * A sum of shards in rounds, in place of dpt_deterministic_publish and _sum: begin, then round
+ * after round of each unit, and of number `units`, which is what is after the chunks; then the end,
  * after which all is as dpt_deterministic_sum leaves it. In a round buffer w of rank r has the
  * value of the leaves from b 2^level on, b = (round ranks + r) buffers + w, 2^level of them or up
- * to the last, and nothing where there are none; it may change as soon as the round returns.
- * The units may go through their rounds one after another as well. Collective but for begin.
- * Errors: RANK.
+ * to the last, and nothing where there are none; it may change as soon as the round returns. The
+ * units may go through their rounds one after another as well. Collective but for begin. Errors:
+ * RANK.
  */
 void dpt_deterministic_begin(struct dpt_deterministic_allreduce *allreduce, int32_t leaves);
 enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *allreduce,

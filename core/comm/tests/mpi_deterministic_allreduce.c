@@ -230,9 +230,8 @@ static void check_gather(struct dpt_deterministic_allreduce *d, int k,
                                  : -1));
 }
 
-/* Leaves taken round-robin; buffers have room for one unit, and change as soon as its round is over. A
- * round goes through all units; where buffers are whole, a unit goes through all rounds.
- */
+/* Leaves taken round-robin; buffers have room for one unit, and change as soon as its round is
+ * over. A round goes through all units; where buffers are whole, a unit goes through all rounds. */
 static void one_round_robin_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
                                 const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
 {
@@ -452,8 +451,8 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds,
     return all;
 }
 
-/* D ranks learn P floats, and sum S others: (D - 1) P reach their owners in a sum, and
- * (D - 1) P come back, sums or weights. Shards add the sums of squares. Where leaves are taken round-robin,
+/* D ranks learn P floats, and sum S others: (D - 1) P reach their owners in a sum, and (D - 1) P
+ * come back, sums or weights. Shards add the sums of squares. Where leaves are taken round-robin,
  * each round gives P, and all get the others; where weights are gathered, 2 P more but for the last
  * unit, and none come back. */
 static void no_more_is_sent_than_needed(void **state)

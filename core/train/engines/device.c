@@ -27,7 +27,6 @@
 #include "core/trace/profile.h"
 #include "core/train/step/average.h"
 #include "core/train/step/engine.h"
-#include "core/train/step/nonfinite.h"
 #include "core/train/step/prefetcher.h"
 #include "data/sets/augment.h"
 

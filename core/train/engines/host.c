@@ -14,7 +14,6 @@
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/step/average.h"
 #include "core/train/step/engine.h"
-#include "core/train/step/nonfinite.h"
 #include "core/train/step/runner.h"
 
 struct dpt_engine_state {
@@ -140,17 +139,6 @@ out:
     return status;
 }
 
-/* Adapts the loss scale of half floats. finite: the gradient is; overflow: out, the scale was too
- * large for this step, and is smaller now. */
-static enum dpt_status update_scale(struct dpt_trainer *t, bool finite, bool *overflow,
-                                    struct dpt_error *err)
-{
-    const float before = t->scale.scale;
-
-    dpt_loss_scale_step(&t->scale, finite, overflow);
-    return t->scale.scale != before ? set_scale(t, err) : DPT_OK;
-}
-
 static enum dpt_status find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                       struct dpt_error *err)
 {
@@ -162,8 +150,8 @@ static enum dpt_status find_nonfinite(struct dpt_trainer *t, const struct dpt_st
 }
 
 /* Gives all ranks the gradient's norm and the tail. The stages add up the chunks' squares one after
- * another; then all get the last stage's sum and tail. If what the step adds to the state is no number
- * on one of the ranks that divide the model, the norm is NAN, so that all know. */
+ * another; then all get the last stage's sum and tail. If what the step adds to the state is no
+ * number on one of the ranks that divide the model, the norm is NAN, so that all know. */
 static enum dpt_status learn_sums(const struct dpt_trainer *t, bool finite_state, double *norm,
                                   float tail[DPT_TAIL_FLAGS], struct dpt_error *err)
 {
@@ -224,8 +212,13 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     DPT_TRY(dpt_step_check_count(t, result->samples, view.total, err));
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
-    if (scaled && isfinite(result->loss) && !result->weightless)
-        DPT_TRY(update_scale(t, isfinite(norm), &overflow, err));
+    if (scaled && isfinite(result->loss) && !result->weightless) {
+        const float before = t->scale.scale;
+
+        dpt_loss_scale_step(&t->scale, isfinite(norm), &overflow);
+        if (t->scale.scale != before)
+            DPT_TRY(set_scale(t, err));
+    }
     if (result->weightless) {
         /* A mean over nothing: an update would still change the optimizer's moments. */
     } else if (overflow) {

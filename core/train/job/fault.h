@@ -43,9 +43,9 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
 bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step);
 bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
 
-/* Performs the fault if it affects this rank in this step, or the evaluation after it, at this point:
- * the step's begin (0), an exchange by its number, or DPT_FAULT_EVALUATION. params: n weights; n may
- * be 0. Errors: the fault's own. */
+/* Performs the fault if it affects this rank in this step, or the evaluation after it, at this
+ * point: the step's begin (0), an exchange by its number, or DPT_FAULT_EVALUATION. params: n
+ * weights; n may be 0. Errors: the fault's own. */
 enum { DPT_FAULT_EVALUATION = -1 };
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step, int64_t at,
                                  float *params, int64_t n, struct dpt_error *err);

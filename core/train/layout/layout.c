@@ -183,11 +183,6 @@ bool dpt_layout_shares_slots(const struct dpt_layout *l, const struct dpt_layout
 
 /* --- threads ---------------------------------------------------------------------------------- */
 
-bool dpt_layout_takes_all(const struct dpt_layout *l)
-{
-    return l->model_ranks > 1 || l->round_robin;
-}
-
 /* How many threads compute if there are cores for `most`; the job's own number takes precedence. */
 static int count_threads(const struct dpt_layout *l, int most)
 {
@@ -300,13 +295,4 @@ struct dpt_layout_place dpt_layout_place(const struct dpt_layout *l, int rank)
     return (struct dpt_layout_place){.stage = rank / (l->replicas * l->tensor),
                                      .replica = rank / l->tensor % l->replicas,
                                      .part = rank % l->tensor};
-}
-
-double dpt_layout_link_bytes(const struct dpt_layout *l, int stage)
-{
-    const struct dpt_graph_node *begins = &l->graph->nodes[l->stage[stage + 1].first];
-    const bool half = l->backend->devices != NULL && l->job->device.precision >= DPT_PRECISION_BF16;
-
-    return (double)dpt_shape_size(&begins->in) * l->micro *
-           (half ? sizeof(float) / 2 : sizeof(float));
 }

@@ -3,8 +3,8 @@
  *
  * A layout says which stages, parts and slices the model has and how many ranks have each, on how
  * many threads a rank computes, how large a micro-batch is, and how many are computed at once. It
- * is a pure function of its input: it asks no rank, opens nothing and measures nothing. A trainer is
- * opened from it, and code that only estimates a job (core/plan) reads it without a trainer. So
+ * is a pure function of its input: it asks no rank, opens nothing and measures nothing. A trainer
+ * is opened from it, and code that only estimates a job (core/plan) reads it without a trainer. So
  * nothing else reads from the job how its work is divided.
  *
  * The ranks of a job are stages x replicas x tensor: rank (stage x replicas + replica) x tensor +
@@ -96,10 +96,10 @@ struct dpt_layout {
 void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_graph *graph);
 
 /*
- * Makes a layout that has its input, and is zero else, of a rank with `cores` of its own. samples: the
- * training set's; NULL: the job does not train. rank: whose part of divided layers the stages' graphs
- * have. It is to be closed, after a failure too. Errors: BAD_JOB (the job cannot be divided so; names
- * the key), RANK (memory).
+ * Makes a layout that has its input, and is zero else, of a rank with `cores` of its own. samples:
+ * the training set's; NULL: the job does not train. rank: whose part of divided layers the stages'
+ * graphs have. It is to be closed, after a failure too. Errors: BAD_JOB (the job cannot be divided
+ * so; names the key), RANK (memory).
  */
 enum dpt_status dpt_layout_open(struct dpt_layout *layout, const struct dpt_sampler *samples,
                                 int rank, double cores, struct dpt_error *err);
@@ -107,17 +107,15 @@ void dpt_layout_close(struct dpt_layout *layout);
 
 /*
  * Sets what follows from the numbers of threads: this rank's, and all ranks' together. micro_most:
- * more samples did not fit on the device; 0: no limit is known. All ranks of a job that takes_all
- * must have as many threads. dpt_layout_open does this for ranks that are all alike.
+ * more samples did not fit on the device; 0: no limit is known. If a round takes the workers of all
+ * ranks, all must have as many threads: stages take the same micro-batches at once, and rounds go
+ * round-robin over all workers. dpt_layout_open does this for ranks that are all alike.
  */
 void dpt_layout_set_threads(struct dpt_layout *layout, int threads, int64_t all_threads,
                             int32_t micro_most);
 /* Sets what follows from micro-batches of this size. */
 void dpt_layout_set_micro(struct dpt_layout *layout, int32_t micro);
 
-/* Whether a round takes the workers of all ranks, so that all must have as many: stages take the
- * same micro-batches at once, and rounds go round-robin over all workers. */
-bool dpt_layout_takes_all(const struct dpt_layout *layout);
 /* Whether dptrain may choose the size of the micro-batch by the number of ranks and the machine:
  * the job does not give it, and it does not change the result, as it would under `reproducible` or
  * with a batch norm. */
@@ -147,7 +145,5 @@ double dpt_layout_parameter_room(const struct dpt_layout *layout,
 /* Whether the optimizer's state of a stage is so large that the ranks of a node share it, and each
  * writes a part (setup/arenas.c). */
 bool dpt_layout_shares_slots(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
-/* Bytes of a micro-batch's value between a stage and the next, or of its gradient. */
-double dpt_layout_link_bytes(const struct dpt_layout *layout, int stage);
 
 #endif

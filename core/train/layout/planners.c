@@ -81,7 +81,7 @@ static void plan_round_robin(const struct dpt_division *d, struct dpt_actions *l
     }
 }
 
-/* --- the order of a stage's micro-batches ------------------------------------------------------- */
+/* --- the order of a stage's micro-batches ----------------------------------------------------- */
 
 int32_t dpt_pipeline_in_flight(int schedule, int stages, int stage, int32_t micro_batches)
 {

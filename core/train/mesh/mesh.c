@@ -19,17 +19,6 @@ void dpt_mesh_plan(struct dpt_trainer *t)
     m->replicas = &m->replica_group;
 }
 
-/* Sets each rank's role, for the lines that name the rank. */
-static void tell_places(const struct dpt_trainer *t)
-{
-    const int ranks = t->comm->world.size;
-    char(*places)[DPT_PLACE_TEXT] = dpt_alloc_array((size_t)ranks, sizeof *places);
-
-    for (int r = 0; places != NULL && r < ranks; r++)
-        dpt_layout_place_text(&t->layout, r, places[r]);
-    dpt_comm_places(t->comm, places);
-}
-
 enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -50,10 +39,14 @@ enum dpt_status dpt_mesh_open(struct dpt_trainer *t, struct dpt_error *err)
         {&m->stage_links[0], lane * (stages + 1) + stage / 2, stages > 1},
         {&m->stage_links[1], lane * (stages + 1) + (stage + 1) / 2, stages > 1},
     };
+    char(*places)[DPT_PLACE_TEXT];
 
     if (t->layout.model_ranks == 1)
         return DPT_OK;
-    tell_places(t);
+    places = dpt_alloc_array((size_t)t->comm->world.size, sizeof *places);
+    for (int r = 0; places != NULL && r < t->comm->world.size; r++)
+        dpt_layout_place_text(&t->layout, r, places[r]);
+    dpt_comm_places(t->comm, places); /* for the lines that name a rank */
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++)
         if (splits[i].wanted) {
             DPT_TRY(dpt_comm_split(t->comm, splits[i].color, splits[i].comm, err));

@@ -47,9 +47,9 @@ enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
  * end. */
 size_t dpt_units_alike(const struct dpt_trainer *t);
 
-/* These are for units that the reduction gathers (gradient_reduction.h). derive: afterwards, on this
- * rank, makes what the backend derives from the weights. release: gives back all but this rank's
- * own weights. Errors: RANK. */
+/* These are for units that the reduction gathers (gradient_reduction.h). derive: afterwards, on
+ * this rank, makes what the backend derives from the weights. release: gives back all but this
+ * rank's own weights. Errors: RANK. */
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err);
 void dpt_units_release(struct dpt_trainer *t, int unit);
 

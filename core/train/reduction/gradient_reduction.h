@@ -122,7 +122,7 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
     tail[DPT_TAIL_WEIGHT] = (float)metric_sums->weight;
 }
 
-/* The functions of rows in which each rank owns all parameters (gradient_reduction.c). */
+/* The functions of rows in which each rank owns all parameters (gradient_reduction_allreduce.c). */
 struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
 const float *dpt_gradient_sum(const struct dpt_trainer *t);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);

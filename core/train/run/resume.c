@@ -409,12 +409,6 @@ out:
     return status;
 }
 
-/* A power cut may leave holes in data that were not yet synced. */
-static bool is_whole(const char *line, size_t n)
-{
-    return n > 2 && line[0] == '{' && line[n - 1] == '}' && memchr(line, '\0', n) == NULL;
-}
-
 enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t step,
                                 struct dpt_error *err)
 {
@@ -429,10 +423,14 @@ enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t st
         return DPT_OK;
     DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));
     for (const char *line = text, *end; (end = memchr(line, '\n', length - (size_t)(line - text)));
-         line = end + 1) /* what a kill left of a line has no end and goes too */
-        if (step >= 0 && is_whole(line, (size_t)(end - line)) &&
-            line_step(line, (size_t)(end - line)) <= step)
-            dpt_str_add(&kept, line, (size_t)(end - line) + 1);
+         line = end + 1) { /* what a kill left of a line has no end and goes too */
+        const size_t n = (size_t)(end - line);
+
+        /* A power cut may leave holes in data that were not yet synced. */
+        if (step >= 0 && n > 2 && line[0] == '{' && line[n - 1] == '}' &&
+            memchr(line, '\0', n) == NULL && line_step(line, n) <= step)
+            dpt_str_add(&kept, line, n + 1);
+    }
     if (kept.failed)
         DPT_TRY(dpt_fail_memory(err, name, (double)length));
     DPT_TRY(dpt_file_write(path, kept.text != NULL ? kept.text : "", kept.length, err));

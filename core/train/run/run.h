@@ -181,8 +181,8 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
 /* Writes the line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors:
  * IO. */
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
-/* Writes the line and the `eval` event of an evaluation of the weights of the last step, or the `best`
- * event of those of an earlier one, the best checkpoint. Rank 0. Errors: IO. */
+/* Writes the line and the `eval` event of an evaluation of the weights of the last step, or the
+ * `best` event of those of an earlier one, the best checkpoint. Rank 0. Errors: IO. */
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split, int64_t step,
                                       const struct dpt_metric_sums *metric_sums,
                                       const struct dpt_scores *scores, double seconds,

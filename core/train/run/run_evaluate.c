@@ -11,7 +11,6 @@
 #include "core/train/setup/state.h"
 #include "core/train/step/engine.h"
 #include "core/train/step/evaluate.h"
-#include "core/train/step/nonfinite.h"
 #include "core/train/update/schedule.h"
 
 /* What may be monitored at once, each by a value of its own. */

@@ -136,8 +136,8 @@ out:
     return status;
 }
 
-/* *finished: there is nothing left to do. A run that has made all its steps may lack their end in its
- * metrics: it was stopped by force after its last save, and what comes then was lost. from: the
+/* finished: there is nothing left to do. A run that has made all its steps may lack their end in
+ * its metrics: it was stopped by force after its last save, and what comes then was lost. from: the
  * checkpoint that was asked for, or NULL: the folder's own. Collective. */
 static enum dpt_status find_end(const struct dpt_run *run, const char *from, bool *finished,
                                 struct dpt_error *err)

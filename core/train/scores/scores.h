@@ -145,8 +145,8 @@ int32_t dpt_class_of(const struct dpt_dataset *set, int64_t sample);
 bool dpt_is_of(const struct dpt_dataset *set, int64_t sample, bool labels, int32_t class);
 
 /* The width of a row. all: it has the logits of all classes, unless they are too many to keep; with
- * two classes it always has them. labels: it is of labels, and holds the logits of all; 0: there are
- * too many to keep, so there are no scores. */
+ * two classes it always has them. labels: it is of labels, and holds the logits of all; 0: there
+ * are too many to keep, so there are no scores. */
 int32_t dpt_said_width(int32_t outputs, int64_t samples, bool all, bool labels);
 /* Writes the row of a sample. */
 void dpt_said_put(const struct dpt_said *said, int64_t position, int32_t label,

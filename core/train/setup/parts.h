@@ -59,8 +59,9 @@ void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *
  * the bytes of a run.
  */
 
-/* Builds the graph, on the first set's shape, with norms settled (dpt_layout_settle_norms). The other
- * sets must have that shape too, and targets that fit its outputs. Sets the splits' form. Errors: BAD_JOB, BAD_DATA, RANK. */
+/* Builds the graph, on the first set's shape, with norms settled (dpt_layout_settle_norms). The
+ * other sets must have that shape too, and targets that fit its outputs. Sets the splits' form.
+ * Errors: BAD_JOB, BAD_DATA, RANK. */
 enum dpt_status dpt_model_of_splits(struct dpt_trainer_model *model, const struct dpt_job *job,
                                     struct dpt_splits *data, struct dpt_error *err);
 /* What a backend is asked to make of a stage, but for the device. pool: of a team's threads. */

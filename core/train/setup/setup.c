@@ -97,7 +97,7 @@ static enum dpt_status divide_work(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     DPT_TRY(dpt_group_agree(world, make_layout(t, cores, err), err));
     threads = layout->threads;
-    if (dpt_layout_takes_all(layout)) {
+    if (layout->model_ranks > 1 || layout->round_robin) { /* a round takes all workers */
         DPT_TRY(dpt_group_max(world, (double)-threads, &fewest, err));
         threads = (int64_t)-fewest;
     }

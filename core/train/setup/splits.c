@@ -16,46 +16,41 @@ static void add_split(struct dpt_split *split, const char *name, const struct dp
     split->sampler.total = split->sampler.samples = set->samples;
 }
 
-/* What dpt_splits_open is called with. */
-struct opening {
-    struct dpt_splits *data;
-    const struct dpt_job *job;
-    unsigned parts;
-    const struct dpt_comm *comm;
-    struct dpt_log *log;
-};
-
 /* Opens a split with a data set of its own. */
-static enum dpt_status open_split(const struct opening *o, struct dpt_split *split,
-                                  const char *name, const struct dpt_texts *paths,
-                                  struct dpt_error *err)
+static enum dpt_status open_split(struct dpt_splits *data, struct dpt_split *split,
+                                  const struct dpt_job *job, const struct dpt_comm *comm,
+                                  struct dpt_log *log, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const ptrdiff_t number = split - o->data->split;
-    struct dpt_dataset *set = &o->data->sets[number];
+    static const char *const names[DPT_SPLITS] = {"train", "valid", "test"};
+    const struct dpt_texts *const paths[DPT_SPLITS] = {&job->data.train, &job->data.valid,
+                                                       &job->data.test};
+    const ptrdiff_t number = split - data->split;
+    struct dpt_dataset *set = &data->sets[number];
     char word[32];
-    struct dpt_dataset_spec spec = dpt_job_dataset(o->job, paths);
+    struct dpt_dataset_spec spec = dpt_job_dataset(job, paths[number]);
 
     spec.part = (uint64_t)number;
-    if (o->comm == NULL) {
+    if (comm == NULL) {
         DPT_TRY(dpt_dataset_describe(set, &spec, err));
     } else {
-        snprintf(word, sizeof word, "opening data.%s", name);
-        dpt_comm_note(o->comm, 0, word);
-        DPT_TRY(dpt_dataset_open(set, &spec, o->comm, err));
-        if (o->comm->world.rank == 0)
-            dpt_dataset_warn_unused(set, o->log);
+        snprintf(word, sizeof word, "opening data.%s", names[number]);
+        dpt_comm_note(comm, 0, word);
+        DPT_TRY(dpt_dataset_open(set, &spec, comm, err));
+        if (comm->world.rank == 0)
+            dpt_dataset_warn_unused(set, log);
     }
-    add_split(split, name, set);
+    add_split(split, names[number], set);
 out:
     return status;
 }
 
 /* If data.valid is a fraction of train, it is a split of that data set, not one of its own. */
-static enum dpt_status open_valid(const struct opening *o, struct dpt_error *err)
+static enum dpt_status open_valid(struct dpt_splits *data, const struct dpt_job *job,
+                                  unsigned parts, const struct dpt_comm *comm, struct dpt_log *log,
+                                  struct dpt_error *err)
 {
-    const struct dpt_texts *valid = &o->job->data.valid;
-    struct dpt_splits *data = o->data;
+    const struct dpt_texts *valid = &job->data.valid;
     double fraction;
 
     if (valid->n == 0)
@@ -78,9 +73,9 @@ static enum dpt_status open_valid(const struct opening *o, struct dpt_error *err
         data->valid.sampler.validation = true;
         return DPT_OK;
     }
-    if ((o->parts & DPT_PART_VALID) == 0)
+    if ((parts & DPT_PART_VALID) == 0)
         return DPT_OK;
-    return open_split(o, &data->valid, "valid", valid, err);
+    return open_split(data, &data->valid, job, comm, log, err);
 }
 
 void dpt_splits_warn_layout(const struct dpt_splits *data, struct dpt_log *log)
@@ -100,13 +95,12 @@ enum dpt_status dpt_splits_open(struct dpt_splits *data, const struct dpt_job *j
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct opening o = {data, job, parts, comm, log};
 
     if ((parts & DPT_PART_TRAIN) != 0)
-        DPT_TRY(open_split(&o, &data->train, "train", &job->data.train, err));
-    DPT_TRY(open_valid(&o, err));
+        DPT_TRY(open_split(data, &data->train, job, comm, log, err));
+    DPT_TRY(open_valid(data, job, parts, comm, log, err));
     if ((parts & DPT_PART_TEST) != 0 && job->data.test.n > 0)
-        DPT_TRY(open_split(&o, &data->test, "test", &job->data.test, err));
+        DPT_TRY(open_split(data, &data->test, job, comm, log, err));
     if (log != NULL)
         dpt_splits_warn_layout(data, log);
 out:

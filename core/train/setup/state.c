@@ -122,9 +122,9 @@ out:
     return status;
 }
 
-/* Collective. Rank 0 gets the floats [at, end) of the whole arena, which are a tensor's, from the ranks
- * that keep them for the others, or gives them theirs. whole: on rank 0 the arena; else unused. part:
- * as in own_floats. */
+/* Collective. Rank 0 gets the floats [at, end) of the whole arena, which are a tensor's, from the
+ * ranks that keep them for the others, or gives them theirs. whole: on rank 0 the arena; else
+ * unused. part: as in own_floats. */
 static enum dpt_status move(const struct dpt_trainer *t, int k, bool gives, float *whole, size_t at,
                             size_t end, int part, struct dpt_error *err)
 {
@@ -246,17 +246,6 @@ static enum dpt_status open_whole(const struct dpt_trainer *t, struct dpt_state 
     return state->params != NULL ? DPT_OK : dpt_fail_memory(err, "the whole model", (double)bytes);
 }
 
-static void close_whole(const struct dpt_trainer *t, struct dpt_state *state)
-{
-    const size_t bytes = (size_t)t->model.graph.arena * sizeof(float);
-
-    if (state->give == NULL)
-        return;
-    dpt_unreserve(state->params, bytes);
-    for (int k = 0; k < t->arenas.slots; k++)
-        dpt_unreserve(state->slot[k], bytes);
-}
-
 enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
                                  enum dpt_status (*read)(void *arg, struct dpt_state *state,
                                                          struct dpt_error *err),
@@ -270,7 +259,9 @@ enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
     if (t->comm->world.rank == 0 && status == DPT_OK)
         status = read(arg, state, err);
     followed = follow(t, status == DPT_OK ? err : &other);
-    close_whole(t, state);
+    for (int k = DPT_PARAMS; state->give != NULL && k < t->arenas.slots; k++)
+        dpt_unreserve(k == DPT_PARAMS ? state->params : state->slot[k],
+                      (size_t)t->model.graph.arena * sizeof(float));
     return status == DPT_OK ? followed : status;
 }
 

@@ -36,8 +36,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
  * parts of it; else NULL. Errors: RANK. */
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err);
-/* Collective. Gives all ranks rank 0's parameters, and with `slots` its slots, if it has all of them;
- * else they have theirs already (dpt_trainer_read). Errors: RANK. */
+/* Collective. Gives all ranks rank 0's parameters, and with `slots` its slots, if it has all of
+ * them; else they have theirs already (dpt_trainer_read). Errors: RANK. */
 enum dpt_status dpt_trainer_broadcast(struct dpt_trainer *t, bool slots, struct dpt_error *err);
 /* All other ranks call it while rank 0 saves a state: it sends rank 0 what this rank keeps for it.
  * If rank 0 has all, it does nothing. Errors: RANK. */
@@ -46,8 +46,8 @@ enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *
 /*
  * Collective. Rank 0 reads a checkpoint, or other weights, into the state by `read`. If ranks keep
  * parts (t->layout.streams), the state has address space for the whole model meanwhile, in place of
- * rank 0's own arenas, and the others take what they keep of each tensor at once. Errors: of `read`,
- * which the others do not know yet; RANK.
+ * rank 0's own arenas, and the others take what they keep of each tensor at once. Errors: of
+ * `read`, which the others do not know yet; RANK.
  */
 enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
                                  enum dpt_status (*read)(void *arg, struct dpt_state *state,

@@ -65,4 +65,12 @@ enum dpt_status dpt_step_fail(const struct dpt_trainer *t, enum dpt_status statu
 /* Advances t->progress by a step of so many samples; the engine counts updates. */
 void dpt_step_advance(struct dpt_trainer *t, int64_t samples);
 
+/*
+ * Collective, after a step whose reduced gradient or loss is not finite and before the next one:
+ * finds the rank, layer and sample where that began, fills err and returns FAILED. view: the
+ * step's. gradient: memory for a gradient of this rank.
+ */
+enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                           float *gradient, struct dpt_error *err);
+
 #endif

@@ -176,14 +176,20 @@ static void note_nonfinite(const struct eval_work *w, const struct dpt_batch *ba
     }
 }
 
-/* Keeps what a micro-batch gave. */
-static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batch *batch,
+/* Keeps what a micro-batch gave in an evaluation's pass (struct dpt_runner_pass), if this rank has
+ * the outputs. */
+static void take(void *arg, int thread, int32_t micro_batch, const struct dpt_batch *batch,
                  const float *outputs, const struct dpt_metric_sums *metric_sums)
 {
+    struct eval_work *w = arg;
+    const struct dpt_trainer *t = w->t;
     const struct dpt_sampler *s = &w->split->sampler;
     const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
-    double *sums = w->t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
+    double *sums = t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
 
+    (void)thread;
+    if (t->stage->number < t->layout.stages - 1 || t->mesh.part > 0)
+        return;
     sums[LOSS] = metric_sums->loss;
     sums[CORRECT] = metric_sums->correct;
     sums[SAMPLES] = (double)metric_sums->samples;
@@ -191,20 +197,8 @@ static void keep(struct eval_work *w, int32_t micro_batch, const struct dpt_batc
     note_nonfinite(w, batch, first, outputs, sums);
     if (w->said.width > 0)
         keep_said(w, batch, first, outputs);
-    else if (is_regression(w->t))
+    else if (is_regression(t))
         add_errors(w, batch, outputs, sums + SUMS);
-}
-
-/* Keeps what an evaluation's pass gave (struct dpt_runner_pass), if this rank has the outputs. */
-static void take(void *arg, int thread, int32_t micro_batch, const struct dpt_batch *batch,
-                 const float *value, const struct dpt_metric_sums *metric_sums)
-{
-    struct eval_work *w = arg;
-    const struct dpt_trainer *t = w->t;
-
-    (void)thread;
-    if (t->stage->number == t->layout.stages - 1 && t->mesh.part == 0)
-        keep(w, micro_batch, batch, value, metric_sums);
 }
 
 /* Evaluates this rank's part of the split. A rank that failed continues, as others may need it for

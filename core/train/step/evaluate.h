@@ -14,6 +14,10 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
  * (train.ema). */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err);
+/* Fails if samples of the last evaluation, which was of this split, have outputs that are not
+ * finite: reports how many, and names the first. All ranks get the same result. Errors: FAILED. */
+enum dpt_status dpt_trainer_check_outputs(const struct dpt_trainer *t,
+                                          const struct dpt_split *split, struct dpt_error *err);
 /* How many labels each sample has that hold or not; 0: it has a class or numbers. With t->decision
  * a single label is a class, one of two. */
 int32_t dpt_trainer_labels(const struct dpt_trainer *t);

@@ -39,6 +39,16 @@ static double no_bytes(const struct dpt_layout *l, const struct dpt_layout_stage
     return 0;
 }
 
+/* Bytes of a micro-batch's value between a stage and the next, or of its gradient. */
+static double link_bytes(const struct dpt_layout *l, int stage)
+{
+    const struct dpt_graph_node *begins = &l->graph->nodes[l->stage[stage + 1].first];
+    const bool half = l->backend->devices != NULL && l->job->device.precision >= DPT_PRECISION_BF16;
+
+    return (double)dpt_shape_size(&begins->in) * l->micro *
+           (half ? sizeof(float) / 2 : sizeof(float));
+}
+
 /* Bytes of a value, or of its gradient, of all workers' micro-batches of the round. */
 static double message_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
                             const struct dpt_action *a)
@@ -53,7 +63,7 @@ static double message_bytes(const struct dpt_layout *l, const struct dpt_layout_
         if (dpt_share_take(&share, k, a->round, &n) >= 0)
             micro_batches += n;
     }
-    return micro_batches * dpt_layout_link_bytes(l, stage->number - !to_next);
+    return micro_batches * link_bytes(l, stage->number - !to_next);
 }
 
 /* Bytes of what the others own of the unit, or of what is after the last one. */

@@ -4,7 +4,8 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
 #include "core/train/reduction/gradient_reduction.h"
-#include "core/train/step/nonfinite.h"
+#include "core/train/step/engine.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/step/step.h"
 #include "core/train/team.h"
 

@@ -127,16 +127,6 @@ static void get_on(void *arg)
     dpt_group_progress(&r->t->mesh.model_group.world);
 }
 
-/* Where the gradient of the action's unit goes, as the address of what would be a whole one. */
-static float *target_of(struct dpt_runner *r, int worker, bool *add)
-{
-    struct dpt_trainer *t = r->t;
-    const size_t *edge = &t->stage->edge[r->action->unit];
-    const struct dpt_gradient_range range = {edge[0], edge[1]};
-
-    return dpt_units_gradient(t, r->action->unit, t->reduction.type->target(t, worker, range, add));
-}
-
 /* Prepares what the backend's pass takes for n micro-batches from i on. */
 static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int32_t n)
 {
@@ -144,6 +134,8 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
     const struct dpt_action *a = r->action;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const struct dpt_runner_pass *infers = r->infers;
+    const size_t *edge = &t->stage->edge[a->unit];
+    const struct dpt_gradient_range range = {edge[0], edge[1]};
     struct dpt_step_flight *flight = dpt_step_flight_of(r, worker, k);
 
     flight->pass = (struct dpt_pass){
@@ -162,8 +154,9 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
         .arg = r,
         .divided = dpt_tensor_parallel_passes(t->mesh.divided),
     };
-    if (a->back)
-        flight->pass.gradient = target_of(r, worker, &flight->pass.add);
+    if (a->back) /* as the address of what would be a whole one */
+        flight->pass.gradient = dpt_units_gradient(
+            t, a->unit, t->reduction.type->target(t, worker, range, &flight->pass.add));
     if (a->back && infers == NULL)
         dpt_step_sum(t, r->share.all, r->share.first, r->share.last, i, n, &flight->batch);
     else if (infers == NULL) /* forward writes no other floats than those of the state */
