@@ -200,8 +200,8 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
 enum dpt_status dpt_checkpoint_text(const struct dpt_checkpoint *checkpoint, const char *name,
                                     char **text, struct dpt_error *err);
 
-/* A text attribute, "trained_on", into text; returns text. "": it has none, as those before this was
- * kept. */
+/* Copies a text attribute, as "trained_on", into text, and returns text. "": there is none, as in
+ * older checkpoints. */
 const char *dpt_checkpoint_attribute(const struct dpt_checkpoint *checkpoint, const char *name,
                                      char *text, size_t size);
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */

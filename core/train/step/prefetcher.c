@@ -24,7 +24,8 @@ struct filler {
 /*
  * Staging buffers are used round-robin: the thread fills staging buffer `filled % staging_buffers`
  * while filled - released < staging_buffers; next() waits for staging buffer `taken %
- * staging_buffers`. The thread's lock guards all but the item being filled and the one that was taken.
+ * staging_buffers`. The thread's lock guards all but the item being filled and the one that was
+ * taken.
  */
 struct dpt_prefetcher {
     struct dpt_prefetcher_spec spec;
