@@ -45,7 +45,7 @@ def shim(tmp_path_factory):
         if b"libasan.so" in file.read():
             pytest.skip("AddressSanitizer's allocator and the shim's exclude each other")
     library = tmp_path_factory.mktemp("shim") / "crash_shim.so"
-    source = os.path.join("core", "train", "tests", "crash_shim.c")
+    source = os.path.join("core", "train", "run", "tests", "crash_shim.c")
     compiler = shlex.split(os.environ.get("CC", "gcc"))
     subprocess.run([*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
                     "-o", library, source, "-ldl"], check=True)
