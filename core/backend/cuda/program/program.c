@@ -297,6 +297,7 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
     p->first = first != NULL ? first : p;
     p->unsound = -1;
     p->spec = *spec;
+    p->ops = dpt_cuda_ops;
     p->micro = dpt_cuda_rows(spec);
     DPT_TRY(DPT_ALLOCATE(p->lists, 1, "the model", err));
     DPT_TRY(dpt_cuda_fold_graph(spec, &p->folded, err));

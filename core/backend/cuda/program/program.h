@@ -45,6 +45,7 @@ struct dpt_cuda_program {
     struct dpt_graph folded;          /* with nodes of its own */
     int32_t micro;                    /* samples of one pass: spec.sub_batch or spec.micro */
     struct dpt_cuda_context ctx;
+    const struct dpt_cuda_op *const *ops; /* dpt_cuda_ops, for the rows' own files */
 
     /* Device memory that others read and write. */
     float *params; /* [arena] */
@@ -589,7 +590,7 @@ extern const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT];
 
 static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_program *p, int32_t i)
 {
-    return dpt_cuda_ops[p->spec.graph->nodes[i].op];
+    return p->ops[p->spec.graph->nodes[i].op];
 }
 
 #endif
