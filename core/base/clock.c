@@ -4,8 +4,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/process.h"
-
 static double seconds_of(clockid_t clock)
 {
     struct timespec t;
@@ -73,16 +71,4 @@ double dpt_tick_ns(const struct dpt_tick_rate *rate, uint64_t tick)
     const double ns = 1e9 * dpt_tick_seconds(rate, ticks);
 
     return (double)rate->ns[0] + (later ? ns : -ns);
-}
-
-double dpt_process_age(void)
-{
-    const long ticks = sysconf(_SC_CLK_TCK);
-    struct dpt_process process;
-    double age;
-
-    if (ticks <= 0 || !dpt_process_read(0, &process))
-        return 0.0;
-    age = seconds_of(CLOCK_BOOTTIME) - (double)process.born / (double)ticks;
-    return age > 0.0 ? age : 0.0;
 }

@@ -10,8 +10,6 @@
 double dpt_now(void);
 /* Sleeps so many seconds, signals or not. */
 void dpt_sleep(double seconds);
-/* Seconds since this process was started (exec), from /proc; 0 where that cannot be read. Linux. */
-double dpt_process_age(void);
 
 /* Seconds for which the calling thread has had a core. */
 double dpt_thread_seconds(void);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
@@ -20,7 +21,7 @@ bool dpt_process_read(int pid, struct dpt_process *process)
     FILE *file;
     size_t n;
 
-    snprintf(path, sizeof path, pid != 0 ? "/proc/%d/stat" : "/proc/self/stat", pid);
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
     file = fopen(path, "re");
     if (file == NULL)
         return false;
@@ -36,6 +37,20 @@ bool dpt_process_read(int pid, struct dpt_process *process)
     return sscanf(p + 1,
                   " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld %*s %llu",
                   &process->state, &process->parent, &process->threads, &process->born) == 4;
+}
+
+double dpt_process_age(void)
+{
+    const long ticks = sysconf(_SC_CLK_TCK);
+    struct dpt_process process;
+    struct timespec now;
+    double age;
+
+    if (ticks <= 0 || !dpt_process_read((int)getpid(), &process))
+        return 0.0;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    age = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - (double)process.born / (double)ticks;
+    return age > 0.0 ? age : 0.0;
 }
 
 /* /proc lists the children separately for each thread. */

@@ -14,8 +14,11 @@ struct dpt_process {
     unsigned long long born; /* clock ticks after the machine's start */
 };
 
-/* pid: 0: of this process. False: there is no such process, or it cannot be looked at. */
+/* False: there is no such process, or it cannot be looked at. */
 bool dpt_process_read(int pid, struct dpt_process *process);
+
+/* Seconds since this process was started (exec), from /proc; 0 where that cannot be read. Linux. */
+double dpt_process_age(void);
 
 /* Calls `child` with the number of each child of a process, until it returns false. */
 void dpt_process_children(int pid, bool (*child)(void *arg, int pid), void *arg);

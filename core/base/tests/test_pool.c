@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/pool.h"
+#include "core/base/process.h"
 
 enum { MOST = 9 };
 

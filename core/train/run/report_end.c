@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/clock.h"
+#include "core/base/process.h"
 #include "core/train/run/run.h"
 #include "core/train/setup/state.h"
 #include "core/train/step/engine.h"

@@ -1,4 +1,5 @@
 #include "core/train/run/stop.h"
+#include "core/base/process.h"
 
 #include <errno.h>
 #include <math.h>
