@@ -71,15 +71,15 @@ python_jobs() {
     tests 'test_*.py' | grep -Ev "$long" | sed "s|.*|$1 pytest & 0|"
 }
 # One of each kind: on one rank and several, on the CPU and on what stands in for a GPU; what comes before a job and after it. Of the C
-# programs those are left out that take half of the time of all, and ranks beyond five.
-slow='cuda/tests/test_cuda_(graphs|stages|steps|steps_calls|program|program_faults)\.c|tests/mpi_.* [678]$'
+# programs those are left out that take half of the time of all, and more ranks than five.
+slow='test_(bf16|gemm|team|winograd|cuda_(graphs|program|program_faults|stages|steps|steps_calls|sums))\.c|/mpi_.* [678]$'
 quick_jobs() {
     unit_jobs build | grep -Ev "$slow"
     while read -r file which; do
         echo "build pytest $file 0 \"$which\""
     done <<'END'
 core/train/engines/tests/test_device.py test_gives_what_the_cpu_gives or test_checkpoints_are_the_cpus
-cmd/tests/test_configs.py test_runs and 3
+cmd/tests/test_configs.py test_runs and (smoke or resnet20)
 core/train/tests/test_reproducible.py test_idle_ranks_change_nothing or test_micro_batch_follows_from_the_job_alone
 core/train/run/tests/test_resume.py test_killed_ends_with_the_same_bytes or test_finished_says_so
 core/train/run/tests/test_faults.py test_one_rank_at_a_step and kill

@@ -201,8 +201,8 @@ const char *dpt_report_rate(double rate, char digits[DPT_RATE_TEXT]);
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
 
-/* What a run reports about its devices (gpus.c). Rank 0: logs the lines of the header; adds members
- * to the `run` event. */
+/* What a run reports about its devices (report_gpus.c). Rank 0: logs the lines of the header; adds
+ * members to the `run` event. */
 void dpt_gpus_log(const struct dpt_trainer *t);
 void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m);
 
