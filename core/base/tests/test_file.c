@@ -71,7 +71,7 @@ static void assert_holds(const char *path, const char *want, size_t n)
     char *bytes;
     size_t length;
 
-    assert_int_equal(dpt_file_read(path, 1 << 20, DPT_BAD_JOB, &bytes, &length, &err), DPT_OK);
+    assert_int_equal(dpt_file_read(path, n, DPT_BAD_JOB, &bytes, &length, &err), DPT_OK);
     assert_int_equal(length, n);
     assert_memory_equal(bytes, want, n);
     assert_int_equal(bytes[length], '\0');
