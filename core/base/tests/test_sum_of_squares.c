@@ -10,7 +10,7 @@
 
 enum { MOST = 4 * DPT_SUM_OF_SQUARES_LANES + 1 };
 
-/* Of 1, 2, …, n it is n (n + 1) (2 n + 1) / 6, exactly in double, whatever is left over the lanes. */
+/* Of 1, 2, …, n it is n (n + 1) (2 n + 1) / 6, exactly, whatever is left over the lanes. */
 static void every_float_counts_once(void **state)
 {
     float x[MOST + 1];
