@@ -127,6 +127,9 @@ static void arena_copies_text(void **state)
     assert_string_equal(part, "some");
     assert_string_equal(dpt_region_printf(&arena, "%05d|%s", 42, part), "00042|some");
     assert_int_equal(strlen(dpt_region_printf(&arena, "%030000d", 1)), 30000);
+    assert_false(arena.failed);
+    assert_null(dpt_region_printf(&arena, "%ls", L"\x1f600")); /* not in the C locale */
+    assert_true(arena.failed);
     dpt_region_release(&arena);
 }
 

@@ -148,6 +148,7 @@ static void numbers_are_short(void **state)
     // clang-format off
     static const struct { double value; const char *want; } cases[] = {
         {0.0, "0"}, {-0.0, "-0"}, {0.1, "0.1"}, {1e-3, "0.001"}, {100.0, "100"}, {1e300, "1e+300"},
+        {999999999999999.0, "999999999999999"}, {1e15, "1e+15"}, {-1e15, "-1e+15"},
         {5e-324, "5e-324"},
         {0.1 + 0.2, "0.30000000000000004"}, {-2.5, "-2.5"},
         {NAN, "null"}, {INFINITY, "null"}, {-INFINITY, "null"},
@@ -221,6 +222,23 @@ static void suggests_what_was_meant(void **state)
     huge[sizeof huge - 1] = '\0';
     assert_null(dpt_nearest(huge, names, 6));
     assert_null(dpt_nearest("micro", names, 0));
+}
+
+static void a_shell_reads_back_what_is_quoted(void **state)
+{
+    static const char *const cases[][2] = {{"data/a_b-1.h5", "data/a_b-1.h5"},
+                                           {"", "''"},
+                                           {"two words", "'two words'"},
+                                           {"it's", "'it'\\''s'"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_str s = {0};
+
+        dpt_str_shell(&s, cases[i][0]);
+        assert_string_equal(s.text, cases[i][1]);
+        dpt_str_release(&s);
+    }
 }
 
 static void groups_digits(void **state)
@@ -340,6 +358,7 @@ int main(void)
         cmocka_unit_test(numbers_are_short),
         cmocka_unit_test(floats_round_trip),
         cmocka_unit_test(suggests_what_was_meant),
+        cmocka_unit_test(a_shell_reads_back_what_is_quoted),
         cmocka_unit_test(groups_digits),
         cmocka_unit_test(lists_ranks),
         cmocka_unit_test(times_as_on_a_clock),

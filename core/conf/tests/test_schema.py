@@ -8,7 +8,7 @@ import sys
 import pytest
 import yaml
 
-sys.path[:0] = ["scripts/lib", os.path.dirname(os.path.abspath(__file__))]
+sys.path[:0] = ["scripts/lib", "cmd/tests"]
 import dpt  # noqa: E402
 import jobs  # noqa: E402
 import test_job_file  # noqa: E402
