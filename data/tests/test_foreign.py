@@ -48,6 +48,18 @@ def arrays(prefix):
         return f["images"][()], f["labels"][()], f["images"].attrs.get("layout")
 
 
+def test_what_is_not_used_is_told_once_of_all_that_are_alike(tmp_path):
+    known = "(known: /images or /x, /labels or /y, /weights or /mask)"
+    for i, extra in enumerate((["ids"], ["ids"], ["ids", "notes"])):
+        make_h5.write(tmp_path / f"s{i}.h5", *rows(), names=("x", "y"))
+        with h5py.File(tmp_path / f"s{i}.h5", "r+") as f:
+            for name in extra:
+                f[name] = np.arange(3)
+    told = [line for line in train(tmp_path, "s*.h5").err.splitlines() if "not used" in line]
+    assert told == 2 * [f"warning: s0.h5: /ids is not used {known}, nor in the other files",  # train and test
+                        f"warning: s2.h5: /ids, /notes are not used {known}"]
+
+
 # --- names -------------------------------------------------------------------------------------------------------
 
 

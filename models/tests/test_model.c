@@ -63,6 +63,21 @@ static void parameters_are_counted(void **state)
     }
 }
 
+/* torchvision's names, by which its weights are read. */
+static void layers_of_vgg_have_their_names(void **state)
+{
+    struct dpt_graph graph;
+    const struct dpt_graph_node *last;
+
+    (void)state;
+    must_build("model: {type: vgg, depth: 11, outputs: 7}\n", 3, 32, 32, &graph);
+    last = &graph.nodes[graph.n_nodes - 1];
+    assert_string_equal(graph.nodes[1].name, "features.0");
+    assert_string_equal(last->name, "classifier.6");
+    assert_int_equal(last->out.c, 7);
+    dpt_graph_release(&graph);
+}
+
 static void assert_same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
 {
     assert_true(a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat);
@@ -425,6 +440,7 @@ int main(void)
         cmocka_unit_test(layers_are_operations),
         cmocka_unit_test(lines_are_planes_of_one_row),
         cmocka_unit_test(parameters_are_counted),
+        cmocka_unit_test(layers_of_vgg_have_their_names),
         cmocka_unit_test(graph_is_well_formed),
         cmocka_unit_test(names_are_unique),
         cmocka_unit_test(resolved_model_is_the_same),

@@ -122,6 +122,35 @@ static void rectangles_are_torchvisions(void **state)
                      (double)tenths[k]);
 }
 
+/* Each number of the input, and none after it: the sum by shares, or the partner's in the box. */
+static void inputs_are_joined(void **state)
+{
+    static const struct dpt_shape shape = {2, 3, 4, false};
+    const struct dpt_mix sum = {.share = 0.25F},
+                         cut = {.cut = true, .share = 0.5F, .box = {1, 2, 2, 1}};
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        float partner[25], image[25];
+
+        for (int i = 0; i < 25; i++) {
+            image[i] = (float)(4 * i);
+            partner[i] = (float)(400 + 8 * i);
+        }
+        dpt_mix_input(k == 0 ? &sum : &cut, &shape, partner, image);
+        for (int i = 0; i < 25; i++) {
+            const int y = i / 4 % 3, x = i % 4;
+            const bool there = i < 24 && y >= cut.box.top && y < cut.box.top + cut.box.height &&
+                               x >= cut.box.left && x < cut.box.left + cut.box.width;
+            const float joined = k == 0 && i < 24  ? (float)(300 + 7 * i)
+                                 : k == 1 && there ? partner[i]
+                                                   : (float)(4 * i);
+
+            assert_true(image[i] == joined);
+        }
+    }
+}
+
 /* With both, each comes as often. */
 static void either_is_drawn_as_often(void **state)
 {
@@ -300,6 +329,7 @@ int main(void)
         cmocka_unit_test(shares_are_of_beta),
         cmocka_unit_test(extreme_shares_are_numbers),
         cmocka_unit_test(rectangles_are_torchvisions),
+        cmocka_unit_test(inputs_are_joined),
         cmocka_unit_test(either_is_drawn_as_often),
         cmocka_unit_test(shares_and_weights_make_the_same_loss),
         cmocka_unit_test(loaders_mix_alike_wherever_the_data_lie),

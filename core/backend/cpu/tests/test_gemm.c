@@ -525,6 +525,28 @@ static void leaves_are_joined_along_the_tree(void **state)
     }
 }
 
+/* Gradients that are rounded as they are added have the sums of gradients that were rounded before. */
+static void biases_of_rounded_gradients(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        const int64_t rows = draw(seed, 0, 1, 40), out = draw(seed, 2, 1, 90);
+        struct dpt_gemm p = {
+            .rows = rows, .inputs = 1, .outputs = out, .isa = dpt_isa_here(), .rounds = true};
+        float *const dy = normal(seed, 13, rows * out), *const db = array(out),
+                     *const want = array(out);
+
+        dpt_gemm_bias(&p, dy, false, 0, out, db);
+        dpt_bf16_round(rows * out, dy, dy);
+        p.rounds = false;
+        dpt_gemm_bias(&p, dy, false, 0, out, want);
+        assert_memory_equal(db, want, (size_t)out * sizeof *db);
+        dpt_free(dy);
+        dpt_free(db);
+        dpt_free(want);
+    }
+}
+
 #define IN_BF16(setup)                                                                             \
     cmocka_unit_test_setup(products_are_those_of_plain_loops, setup),                              \
         cmocka_unit_test(ranges_have_the_bits_of_the_whole),                                       \
@@ -539,6 +561,7 @@ int main(void)
         cmocka_unit_test(ranges_have_the_bits_of_the_whole),
         cmocka_unit_test(divided_layers_have_the_bits_of_the_whole),
         cmocka_unit_test(instruction_sets_agree),
+        cmocka_unit_test(biases_of_rounded_gradients),
         cmocka_unit_test(what_is_not_finite_passes_through),
         cmocka_unit_test(large_gradients),
         cmocka_unit_test(leaves_are_joined_along_the_tree),
