@@ -71,7 +71,7 @@ class Copy:
     def run(self, *command, **more):
         done = subprocess.run(command, cwd=self.top, env={**self.environment, **more}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True, check=False,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 30, 2 << 30)))
+                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 30, 32 << 30)))
         return done.returncode, done.stdout
 
     def build(self, goals):
