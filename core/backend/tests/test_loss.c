@@ -182,6 +182,8 @@ static void nothing_not_finite_is_hidden(void **state)
                 y[at] = bad[k];
                 dpt_loss_rows(&loss, &batch, 4, 4, y, dy, &metric_sums);
                 assert_false(isfinite(metric_sums.loss));
+                for (int j = 0; j < 4 && dpt_loss_has_classes(loss.kind); j++)
+                    assert_true(isnan(dy[j])); /* each depends on all logits */
                 for (int j = 4; j < 8; j++)
                     assert_true(isfinite(dy[j]));
             }
