@@ -3,7 +3,6 @@ import argparse
 import os
 import random
 import re
-import resource
 import shutil
 import signal
 import subprocess
@@ -70,8 +69,7 @@ class Copy:
 
     def run(self, *command, **more):
         done = subprocess.run(command, cwd=self.top, env={**self.environment, **more}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True, check=False,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 30, 32 << 30)))
+                              stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True, check=False)
         return done.returncode, done.stdout
 
     def build(self, goals):
