@@ -414,3 +414,14 @@ def test_tables_of_many_columns(tmp_path):
         done = subprocess.run([DPTRAIN, *command], env={**os.environ, **dpt.MPI_ENVIRONMENT}, capture_output=True, text=True, timeout=300, **limit)
         assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 3
+
+
+def test_sets_of_a_job_are_read_alike(tmp_path):
+    """From the first column on."""
+    for name, columns in (("a", "w,h"), ("first", "v,h"), ("second", "w,v")):
+        rows = "".join(",".join(str(i + k) for k in range(columns.count(",") + 1)) + f",{'xy'[i % 2]}\n" for i in range(8))
+        good("csv", text(tmp_path, f"{columns},label\n{rows}", f"{name}.csv"), "--output", tmp_path / name)
+    job = dpt.write_job(tmp_path / "job.yaml", f"data: {{train: {tmp_path}/a-*.h5}}\nmodel: {{type: mlp, hidden: [4]}}\nbatch: {{global: 4}}\ntrain: {{steps: 1}}\n")
+    for name, said in (("first", "input 1 is column 'v', in "), ("second", "input 2 is column 'v', in ")):
+        result = dpt.run("train", job, "--output", tmp_path / "run", "--set", f"data.test={tmp_path}/{name}-*.h5")
+        assert result.code == 65 and said in result.err, (name, result)
