@@ -328,6 +328,33 @@ static void expect_refusal(struct world *w, const char *path, const char *words)
 }
 
 /* The first difference is told in words, with the file. */
+/* Of pictures and of rows; what is not a shape, or not there, is none. */
+static void shapes_are_kept(void **unused)
+{
+    static const struct dpt_shape shapes[] = {{3, 5, 7, false}, {12, 1, 1, true}};
+    char path[TEXT];
+
+    (void)unused;
+    for (size_t i = 0; i < 2; i++) {
+        struct dpt_checkpoint c = {0};
+        struct dpt_shape got = {0};
+        struct dpt_error err;
+        struct world w;
+
+        open_world(&w, i);
+        w.state.stored = &shapes[i];
+        assert_int_equal(save(&w.state, in_folder(path, "a.h5"), &err), DPT_OK);
+        assert_int_equal(dpt_checkpoint_open(&c, path, &err), DPT_OK);
+        assert_true(dpt_checkpoint_shape(&c, "file_shape", &got));
+        assert_true(got.c == shapes[i].c && got.h == shapes[i].h && got.w == shapes[i].w &&
+                    got.flat == shapes[i].flat);
+        assert_false(dpt_checkpoint_shape(&c, "version", &got));
+        assert_false(dpt_checkpoint_shape(&c, "no such", &got));
+        dpt_checkpoint_close(&c);
+        close_world(&w);
+    }
+}
+
 static void another_model_is_refused(void **unused)
 {
     static const char *const others[] = {"momentum", "v"};
@@ -539,6 +566,7 @@ int main(void)
         cmocka_unit_test(what_was_saved_is_loaded),
         cmocka_unit_test(any_damage_is_noticed),
         cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(shapes_are_kept),
         cmocka_unit_test(a_limit_leaves_the_old_file),
         cmocka_unit_test(the_newest_and_the_best_are_kept),
         cmocka_unit_test(the_list_is_newest_first),
