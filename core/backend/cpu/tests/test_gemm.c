@@ -525,7 +525,7 @@ static void leaves_are_joined_along_the_tree(void **state)
     }
 }
 
-/* Gradients that are rounded as they are added have the sums of gradients that were rounded before. */
+/* Gradients rounded as they are added have the sums of gradients that were rounded before. */
 static void biases_of_rounded_gradients(void **state)
 {
     (void)state;
