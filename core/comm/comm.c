@@ -227,34 +227,41 @@ out:
     return status;
 }
 
+static void close_groups(struct dpt_comm *comm)
+{
+    group_close(&comm->leaders);
+    group_close(&comm->node);
+    group_close(&comm->world);
+}
+
 void dpt_comm_close(struct dpt_comm *comm)
 {
     struct dpt_watch *watch = comm->watch;
 
-    if (comm->axis == 0 && !comm->started) {
+    if (comm->axis > 0) { /* a part of the job's ranks: MPI goes on */
+        close_groups(comm);
+        dpt_watch_join(watch, comm->axis, -1);
+        dpt_free(comm->hosts);
+        *comm = (struct dpt_comm){0};
+        return;
+    }
+    if (!comm->started) {
         dpt_watch_close(watch);
         comm->watch = NULL;
         return;
     }
-    if (comm->axis == 0)
-        dpt_comm_note(comm, -1, "ending");
-    if (comm->axis == 0 && comm->world.size > 1) {
+    dpt_comm_note(comm, -1, "ending");
+    if (comm->world.size > 1) {
         dpt_group_enter(&comm->world);
         MPI_Barrier(dpt_mpi_comm(&comm->world));
         dpt_group_leave(&comm->world);
     }
-    group_close(&comm->leaders);
-    group_close(&comm->node);
-    group_close(&comm->world);
-    if (comm->axis > 0) {
-        dpt_watch_join(watch, comm->axis, -1);
-    } else {
-        /* MPI_Finalize waits for all ranks, too. */
-        if (watch != NULL)
-            dpt_watch_closing(watch);
-        MPI_Finalize();
-        dpt_watch_close(watch);
-    }
+    close_groups(comm);
+    /* MPI_Finalize waits for all ranks, too. */
+    if (watch != NULL)
+        dpt_watch_closing(watch);
+    MPI_Finalize();
+    dpt_watch_close(watch);
     dpt_free(comm->hosts);
     *comm = (struct dpt_comm){0};
 }
