@@ -153,7 +153,7 @@ put_format(struct dpt_log *log, bool show, const char *prefix, const char *forma
 {
     char *text = NULL;
 
-    if (vasprintf(&text, format, args) < 0)
+    if (log->silent || vasprintf(&text, format, args) < 0)
         return;
     put(log, show, prefix, text, strchr(format, '\n') != NULL);
     free(text);
