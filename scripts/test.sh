@@ -85,7 +85,7 @@ core/train/run/tests/test_resume.py test_killed_ends_with_the_same_bytes or test
 core/train/run/tests/test_faults.py test_one_rank_at_a_step and kill
 core/train/tests/test_train.py test_rank_count_changes_nothing
 core/train/use/tests/test_predict.py test_as_eval
-core/train/use/tests/test_export.py test_all_formats_hold_the_weights_to_the_bit
+core/interchange/tests/test_export.py test_all_formats_hold_the_weights_to_the_bit
 data/tests/test_convert.py test_mnist or test_cifar10
 cmd/tests/test_job_file.py test_all_mistakes or test_one_message or test_set_overrides
 scripts/tests/test_tree.py not make and not build and not arm64 and not install and not onednn and not link and not setup

@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
-sys.path.insert(0, "core/train/use/tests")
+sys.path.insert(0, "core/interchange/tests")
 import dpt  # noqa: E402
 import formats  # noqa: E402
 import test_export  # noqa: E402

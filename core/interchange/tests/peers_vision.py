@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "train/tests"))
 import vision  # noqa: E402
 
 what, name, size, folder = *sys.argv[1:3], int(sys.argv[3]), Path(sys.argv[4])
