@@ -295,11 +295,12 @@ static void copy_share(void *arg, int thread)
         copy_chunk(c->image, &c->image->chunks[i]);
 }
 
-/* Reserves the space first, so that a full disk is told before anything long is written. */
+/* Reserves the space first, so that a full disk is told before anything long is written. Not with
+ * posix_fallocate, which writes a byte into each block where the file system cannot reserve: there
+ * the writes themselves tell that the disk is full. */
 static enum dpt_status open_file(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    int code;
 
     snprintf(image->temporary, sizeof image->temporary, "%s.tmp-%ld", path, (long)getpid());
     if (dpt_file_check_target(path, err) != DPT_OK)
@@ -309,13 +310,10 @@ static enum dpt_status open_file(struct dpt_image *image, const char *path, stru
         TEMP_FAILURE_RETRY(open(image->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (image->fd < 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
-    do
-        code = posix_fallocate(image->fd, 0, (off_t)(image->size + DPT_CHECKPOINT_TRAILER));
-    while (code == EINTR);
-    if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
-        errno = code;
+    if (TEMP_FAILURE_RETRY(
+            fallocate(image->fd, 0, 0, (off_t)(image->size + DPT_CHECKPOINT_TRAILER))) != 0 &&
+        errno != EOPNOTSUPP && errno != ENOSYS)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    }
 out:
     if (status != DPT_OK)
         drop_file(image);

@@ -1,10 +1,11 @@
-/* The least bytes that passes move which go over their numbers twice: updates, batch norms. */
+/* The least bytes that passes move which go over their numbers twice: updates, batch norms; and the messages between nodes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "core/plan/plan.h"
 #include "core/train/update/tests/trust.h"
@@ -133,12 +134,34 @@ static void a_batch_norm_goes_over_its_numbers_twice(void **state)
     unplan(&p);
 }
 
+/* Where only messages cost: those of recursive doubling, the fold of ranks that are left over, and
+ * of the tree, by pairs or by all at once. A message takes its way and the work of both ends. */
+static void messages_between_nodes(void **state)
+{
+    const struct dpt_fabric fabric = {.latency = 1, .overhead = 10, .bandwidth = INFINITY};
+    static const struct {
+        int nodes;
+        double allreduce, pairs, tree;
+    } rows[] = {{1, 0, 0, 0}, {2, 1, 2, 2}, {3, 3, 4, 4},
+                {4, 2, 4, 5}, {5, 4, 6, 7}, {8, 3, 6, 10}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int n = rows[i].nodes;
+
+        assert_true(dpt_fabric_allreduce(&fabric, 1000, n, 0) == 21 * rows[i].allreduce);
+        assert_true(dpt_fabric_tree(&fabric, 1000, n, true, 0) == 21 * rows[i].pairs);
+        assert_true(dpt_fabric_tree(&fabric, 1000, n, false, 0) == 21 * rows[i].tree);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_update_moves_its_arrays),
         cmocka_unit_test(a_rank_alone_updates_all_weights),
         cmocka_unit_test(a_batch_norm_goes_over_its_numbers_twice),
+        cmocka_unit_test(messages_between_nodes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -275,6 +275,17 @@ def test_actions_of_a_step(tmp_path):
     assert "leave out --mesh" in plan(tmp_path, text, "--actions", "--mesh", "auto", "--ranks", 2, code=2).stderr
 
 
+def test_exchanges_of_whole_batches_statistics(tmp_path):
+    """One forward and one back a norm, as its list of actions has them."""
+    text = ("data: {train: synthetic, synthetic: {samples: 60, shape: [6], classes: 3}}\nbatch: {global: 20, micro: 5}\nmodel: {type: "
+            "sequential, layers: [{dense: 8}, {batchnorm: {statistics: batch}}, relu, {dense: 4}, {batchnorm: {statistics: batch}}, "
+            "{dense: 3}]}\n")
+    words = ["--no-time", "--ranks", 2, "--set", "device.kind=cpu"]
+    found, listed = planned(tmp_path, text, *words), planned(tmp_path, text, *words, "--actions")["lists"][0]["actions"]
+    exchanged = [a["bytes"] for a in listed if a["action"] == "exchange"]
+    assert len(exchanged) == found["exchanges"] == 4 and found["exchange_bytes"] == max(exchanged) > min(exchanged)
+
+
 def test_more_ranks_than_micro_batches_are_a_mesh(tmp_path):
     """As `train` starts with them, and says who stays idle; what would feed all is told as there."""
     text = ("data: {train: synthetic, synthetic: {samples: 60, shape: [6], classes: 3}}\nmodel: mlp\n"

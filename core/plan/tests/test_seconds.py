@@ -55,10 +55,45 @@ def test_an_allreduce_takes_the_better_way(tmp_path, slow):
         assert scale["ranks"] == 1 << k and scale["weak"]["network_sum_s"] == pytest.approx(want, rel=0.01), scale
 
 
+def need_cuda(tmp_path):
+    if "built without" in dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", JOB), "--no-time", "--device", "h100").err:
+        pytest.skip("built without CUDA")
+
+
 @pytest.mark.parametrize("ranks", [3, 4, 5])
 def test_gpus_of_a_node_that_is_not_full(tmp_path, ranks):
     """A node with fewer ranks takes part in the sum over the nodes."""
-    if "built without" in dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", JOB), "--no-time", "--device", "h100").err:
-        pytest.skip("built without CUDA")
+    need_cuda(tmp_path)
     found = seconds(tmp_path, "--device", "h100", "--ranks", ranks, "--ranks-per-node", 2, "--latency", 1e6, "--set", "batch.micro=4")
     assert found["step"]["network_sum_s"] == pytest.approx(rounds(math.ceil(ranks / 2)) * message(found["fabric"]), rel=1e-3)
+
+
+def test_a_gpu_adds_where_it_has_room(tmp_path):
+    """A sixteenth of its memory stays free. Without room for a second sum it gives the host two."""
+    need_cuda(tmp_path)
+    rooms = set()
+    for width in (20_000, 120_000, 124_000, 200_000):
+        job = (f"data: {{train: synthetic, synthetic: {{samples: 1000, shape: [4096], classes: {OUTPUTS}}}}}\n"
+               f"model: {{type: mlp, hidden: [{width}], outputs: {OUTPUTS}}}\nbatch: {{global: 256, micro: 8}}\n"
+               "optimizer: sgd\ncomm: {reduction: reproducible}\n")
+        done = dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", job), "--json", "--no-trial", "--device", "t4", "--ranks", 1)
+        assert done.code == 0, done
+        found = json.loads(done.out)
+        device, step = found["device"], found["time"]["step"]
+        parts, arena = device["parts"], device["parts"]["weights"]
+        adds = parts["gradients"] > arena
+        sums = parts["gradients"] - arena if adds else arena
+        assert device["bytes"] == pytest.approx(sum(parts.values()), rel=1e-9)
+        needed = device["bytes"] - parts["input"] - parts["samples"] + (0 if adds else sums)
+        assert adds == (needed <= device["memory_bytes"] * 15 / 16), (width, parts)
+        rooms.add(adds)
+        # Each comes over the bus (20 GB/s) and is put down and read on the host (8 GB/s); all but the first are added to the others.
+        n = 1 if adds else 2
+        assert step["local_sum_s"] == pytest.approx(n * arena * (1 / 20e9 + 2 / 8e9) + (n - 1) * 3 * arena / 8e9, rel=1e-3)
+    assert rooms == {True, False}
+
+
+def test_a_plan_in_bf16_knows_its_speed(tmp_path):
+    job = dpt.write_job(tmp_path / "job.yaml", JOB)
+    done = dpt.run("plan", job, "--json", "--no-trial", "--ranks", 1, "--set", "device.precision=bf16")
+    assert done.code == 0 and json.loads(done.out)["time"]["flop_per_s_thread"] > 1e6, done

@@ -353,8 +353,7 @@ FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen"))
 
 /* --- the other calls on a descriptor ---------------------------------------------------------- */
 
-static int on_file(int fd, const char *name, long long size, bool is_code, long number, long a,
-                   long b, long d)
+static int on_file(int fd, const char *name, long long size, long number, long a, long b, long d)
 {
     struct call c = {
         .name = name, .path = shim.files[fd].path, .inode = shim.files[fd].inode, .offset = size};
@@ -364,12 +363,12 @@ static int on_file(int fd, const char *name, long long size, bool is_code, long 
     if (fate != FAIL)
         result = syscall(number, fd, a, b, d);
     finish(&c, fate, result);
-    return is_code ? (result == 0 ? 0 : errno) : (int)result;
+    return (int)result;
 }
 
 int ftruncate(int fd, off_t size)
 {
-    return known(fd) ? on_file(fd, "size", size, false, SYS_ftruncate, size, 0, 0)
+    return known(fd) ? on_file(fd, "size", size, SYS_ftruncate, size, 0, 0)
                      : (int)syscall(SYS_ftruncate, fd, size);
 }
 
@@ -377,30 +376,20 @@ int ftruncate64(int fd, off64_t size) __attribute__((alias("ftruncate")));
 
 int fallocate(int fd, int mode, off_t offset, off_t n)
 {
-    return known(fd) ? on_file(fd, "reserve", offset + n, false, SYS_fallocate, mode, offset, n)
+    return known(fd) ? on_file(fd, "reserve", offset + n, SYS_fallocate, mode, offset, n)
                      : (int)syscall(SYS_fallocate, fd, mode, offset, n);
 }
 
 int fallocate64(int fd, int mode, off64_t offset, off64_t n) __attribute__((alias("fallocate")));
 
-int posix_fallocate(int fd, off_t offset, off_t n)
-{
-    if (known(fd))
-        return on_file(fd, "reserve", offset + n, true, SYS_fallocate, 0, offset, n);
-    return syscall(SYS_fallocate, fd, 0, offset, n) == 0 ? 0 : errno;
-}
-
-int posix_fallocate64(int fd, off64_t offset, off64_t n) __attribute__((alias("posix_fallocate")));
-
 int fsync(int fd)
 {
-    return known(fd) ? on_file(fd, "sync", 0, false, SYS_fsync, 0, 0, 0)
-                     : (int)syscall(SYS_fsync, fd);
+    return known(fd) ? on_file(fd, "sync", 0, SYS_fsync, 0, 0, 0) : (int)syscall(SYS_fsync, fd);
 }
 
 int fdatasync(int fd)
 {
-    return known(fd) ? on_file(fd, "sync", 0, false, SYS_fdatasync, 0, 0, 0)
+    return known(fd) ? on_file(fd, "sync", 0, SYS_fdatasync, 0, 0, 0)
                      : (int)syscall(SYS_fdatasync, fd);
 }
 
