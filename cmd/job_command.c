@@ -289,7 +289,7 @@ enum dpt_status dpt_job_command(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
     DPT_TRY(dpt_launch_ranks(cli, &job, &conf, err));
     dpt_choose_early((enum dpt_device_kind)job.device.kind);
-    dpt_comm_start_limit(job.comm.timeout.n);
+    dpt_comm_start_limit(dpt_job_limits(&job));
     DPT_TRY(dpt_comm_open(&comm, err));
     if (comm.world.size == 1 && dpt_choose_count((enum dpt_device_kind)job.device.kind) > 0)
         DPT_TRY(

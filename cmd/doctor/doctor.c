@@ -114,7 +114,7 @@ static enum dpt_status start(struct dpt_doctor *d, struct dpt_error *err)
         return DPT_OK;
     }
     d->cli->log.silent = d->comm.world.rank != 0;
-    dpt_comm_limit(&d->comm, d->limit);
+    dpt_comm_limit(&d->comm, (struct dpt_comm_limits){d->limit, d->limit});
     dpt_comm_note(&d->comm, 0, "looking around");
     status = dpt_core_share(&d->comm.node, &d->cores, err);
     if (status == DPT_OK)

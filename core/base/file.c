@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,18 @@
 #include <unistd.h>
 
 #include "core/base/str.h"
+
+static _Atomic uint64_t moves;
+
+uint64_t dpt_file_moves(void)
+{
+    return atomic_load_explicit(&moves, memory_order_relaxed);
+}
+
+void dpt_file_moved(void)
+{
+    atomic_fetch_add_explicit(&moves, 1, memory_order_relaxed);
+}
 
 /* Reads into `to`, or where that is NULL writes `from`, until all of it is done. */
 static int transfer(int fd, char *to, const char *from, size_t n, long long offset)
@@ -27,6 +40,7 @@ static int transfer(int fd, char *to, const char *from, size_t n, long long offs
             errno = to != NULL ? EPIPE : ENOSPC;
         if (some <= 0)
             return -1;
+        dpt_file_moved();
         done += (size_t)some;
     }
     return 0;
@@ -124,6 +138,7 @@ enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dp
     *fd =
         TEMP_FAILURE_RETRY(open(path, modes[mode].flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
     code = errno;
+    dpt_file_moved();
     if (*fd >= 0 ? fstat(*fd, &st) == 0 : (follow ? stat(path, &st) : lstat(path, &st)) == 0) {
         if (other_kind(st.st_mode) != NULL)
             DPT_TRY(dpt_fail(err, wrong, "%s: is %s", path, other_kind(st.st_mode)));

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "core/base/error.h"
@@ -92,6 +93,14 @@ bool dpt_file_is_folder(const char *path);
 /* A path that begins with `~/` as one below the home folder ($HOME), as shells have it, in the
  * region; any other as it is. NULL: memory ran out. */
 const char *dpt_file_from_home(const char *path, struct dpt_region *region);
+
+/*
+ * How often this process has opened a file, or moved a piece of one: its watchdog
+ * (core/comm/watch/watch.h) takes a rank for alive that reads or writes slowly. Any thread counts,
+ * by dpt_file_moved: the functions here do, and what reads files in other ways.
+ */
+uint64_t dpt_file_moves(void);
+void dpt_file_moved(void);
 
 /* pread/pwrite of exactly n bytes, EINTR and short transfers handled. 0, or -1 with errno (EPIPE:
  * the file ended). */

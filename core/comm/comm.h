@@ -64,9 +64,19 @@ void dpt_launcher_let_first_speak(void);
  * is started for one process only, which is faster. Errors: RANK, USAGE (srun without --mpi=pmix).
  */
 enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
-/* Sets, before dpt_comm_open, how many seconds a rank that is stopped may keep the others waiting
- * while MPI starts; 0: for ever. The limit is 60 where this is not called. */
-void dpt_comm_start_limit(double seconds);
+/*
+ * How many seconds a rank may keep the others waiting until the watchdog ends the job; 0: for ever.
+ * A rank that opens files, or reads or writes a piece of one, keeps nobody waiting. `start` holds
+ * until dpt_comm_started, for a rank that runs: MPI, devices and file systems may take long to
+ * answer at first. Meanwhile the first node prints every `seconds` who is waited for. What is
+ * certain ends the job sooner: a stopped rank after `seconds`, a dead one at once.
+ */
+struct dpt_comm_limits {
+    double seconds, start;
+};
+/* Sets, before dpt_comm_open, the limits for the start of MPI and until dpt_comm_limit; 60 s and
+ * 15 min where this is not called. */
+void dpt_comm_start_limit(struct dpt_comm_limits limits);
 /* Ends MPI, after a barrier, so that all ranks have done their work when one returns.
  * Collective. */
 void dpt_comm_close(struct dpt_comm *comm);
@@ -87,9 +97,9 @@ enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct 
 void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT]);
 /* "node07, stage 2 of 3", or the host alone, of a rank of the job. */
 const char *dpt_comm_where(const struct dpt_comm *comm, int rank, char where[DPT_WHERE_TEXT]);
-/* Sets how many seconds a rank may wait in a collective until the watchdog ends the job; 0: for
- * ever. The limit is 60 until this is called. */
-void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
+void dpt_comm_limit(const struct dpt_comm *comm, struct dpt_comm_limits limits);
+/* The start is over: from now on limits.seconds holds for all. Not collective; cheap. */
+void dpt_comm_started(const struct dpt_comm *comm);
 /* Starts a watchdog for a job of one rank, even if MPI was not started: it ends the process with
  * one line when no new note (dpt_comm_note) has come for so many seconds (0: that may take for
  * ever), or when a wait for a device lasts for the limit. dpt_comm_close stops it. Errors: RANK. */

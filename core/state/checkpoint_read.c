@@ -106,6 +106,7 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     set = H5Dopen2(file, name, H5P_DEFAULT);
     if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
+    dpt_file_moved();
     if (!info.has_crc || dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
                          name));

@@ -220,8 +220,10 @@ static enum dpt_status read_direct(struct dpt_reader *reader, const struct dpt_s
         all += wants[i].bytes;
     }
     if (preadv(shard->fd, reader->to, n, place_of(shard, wants[0].sample - shard->first)) ==
-        (ssize_t)all)
+        (ssize_t)all) {
+        dpt_file_moved();
         return DPT_OK;
+    }
     return read_singly(shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
 }
 

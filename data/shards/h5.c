@@ -115,6 +115,7 @@ void dpt_h5_enter(void)
 
 void dpt_h5_leave(void)
 {
+    dpt_file_moved();
     pthread_mutex_unlock(&lock);
 }
 

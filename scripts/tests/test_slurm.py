@@ -53,9 +53,12 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{STILL:-0}}" ]; then
     step=$(expr "$newest" : 'step-0*\\([0-9]*\\)')
     export DPTRAIN_FAULT="stop:rank=0:step=$((${{step:-0}} + 50))"
 fi
+[ -z "$FAULT" ] || [ "${{SLURM_RESTART_COUNT:-0}}" -ge "$FAULTY" ] || export DPTRAIN_FAULT=$FAULT
 [ -z "$TOLD" ] || echo "$SLURM_PROCID $SLURM_LOCALID $CUDA_VISIBLE_DEVICES" >>"$TOLD"
 exec {binary} "$@"
 """
+# As in JOB: the batch files choose a time, and the bytes of a checkpoint tell which.
+EVERY = ("--set", "checkpoint.every=7 steps")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -102,10 +105,10 @@ class Slurm:
         assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
         return done.stdout.strip()
 
-    def submit(self, name, log, *words, options=("--ntasks=2",), still=0, told=""):
-        """The number of the job. still: at so many of its starts it stands still once."""
+    def submit(self, name, log, *words, options=("--ntasks=2",), still=0, told="", fault="", faulty=1):
+        """The number of the job. still: at so many of its starts it stands still once. fault: DPTRAIN_FAULT of its first `faulty` starts."""
         return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words,
-                         STILL=str(still), TOLD=str(told))
+                         STILL=str(still), TOLD=str(told), FAULT=fault, FAULTY=str(faulty))
 
     def wrap(self, text, *options):
         return self.call("sbatch", "--parsable", *options, "--wrap", text)
@@ -268,7 +271,7 @@ def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path
     kinds = {"srun": ("preempt.sbatch", "low"), "mpirun": ("preempt-mpirun.sbatch", "low"), "abrupt": ("preempt.sbatch", "abrupt")}
     folder = {kind: tmp_path / kind for kind in kinds}
     log = {kind: tmp_path / f"{kind}.log" for kind in kinds}
-    number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", options=("--ntasks=2", f"--partition={partition}"),
+    number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", *EVERY, options=("--ntasks=2", f"--partition={partition}"),
                                  still=2) for kind, (name, partition) in kinds.items()}
     jobs = number.values()
 
@@ -309,11 +312,30 @@ def test_cancelled_stays_cancelled(patient, tmp_path, name):
         assert "(SIGTERM), all is saved" in text(tmp_path / "run" / "log.txt"), log.read_text()
 
 
+def test_a_hang_is_requeued_while_each_start_saves(slurm, whole, tmp_path):
+    """One that saves nothing stays ended: it would hang again."""
+    words = ("--quiet", *EVERY, "--set", "comm.timeout=3 s")
+    epochs = 8
+    job, expected = whole(epochs, *words[1:])
+    kinds = {"srun": ("preempt.sbatch", 30, 1), "mpirun": ("preempt-mpirun.sbatch", 30, 1), "vain": ("preempt.sbatch", 4, 100)}
+    number = {kind: slurm.submit(name, tmp_path / f"{kind}.log", job, tmp_path / kind, *words, fault=f"hang:rank=1:step={step}", faulty=faulty)
+              for kind, (name, step, faulty) in kinds.items()}
+    slurm.wait_for_end(*number.values())
+    for kind, job in number.items():
+        end, log = slurm.ask(job), (tmp_path / f"{kind}.log").read_text()
+        assert log.count("has not arrived at step") == 1, (kind, log)
+        if kind == "vain":
+            assert (end["JobState"], end["ExitCode"], end["Restarts"]) == ("FAILED", "71:0", "0"), (end, log)
+        else:
+            assert (end["JobState"], end["Restarts"]) == ("COMPLETED", "1") and log.count("requeueing job") == 1, (kind, end, log)
+            assert_undisturbed(tmp_path / kind, expected, epochs)
+
+
 def test_array_requeues_only_the_task_that_stopped(slurm, whole, tmp_path):
     epochs = 20
     job, expected = whole(epochs, "--set", "seed=2")
     out = tmp_path / "out"
-    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"), still=1)
+    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", *EVERY, options=("--ntasks=2", "--array=1-2"), still=1)
     # The last task bears the number of the array. The first one does without being told to.
     slurm.hold(f"{array}_1", f"{array}_2")
     slurm.signal_ranks(f"{array}_1", signal.SIGCONT)

@@ -198,7 +198,7 @@ static void lose_one(void)
     const bool odd = comm.world.rank % 2 == 1;
     struct dpt_comm part;
 
-    dpt_comm_limit(&comm, 1);
+    dpt_comm_limit(&comm, (struct dpt_comm_limits){1, 1});
     CHECK_OK(dpt_comm_split(&comm, odd, &part, &err));
     CHECK_OK(dpt_group_barrier(&part.world, &err));
     dpt_comm_note(&part, 12, odd ? "waiting" : "working");

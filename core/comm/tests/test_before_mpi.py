@@ -108,3 +108,11 @@ def test_doctor(shim, tmp_path):
     assert found == ["init 2"] * 2
     found = look(shim, tmp_path, "cuda", "doctor", ranks=2, FAKEGPU_DEVICES="2")
     assert [line for line in found if not line.startswith("init")] == []
+
+
+def test_a_launcher_of_another_mpi(tmp_path):
+    """It says in the environment how many ranks it has started; this MPI knows of one, which must not train alone."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = dpt.run("train", tmp_path / "job.yaml", "--output", tmp_path / "run", env={"PMI_RANK": "0", "PMI_SIZE": "2"})
+    assert done.code == 2 and re.match("the launcher started 2 ranks, but this dptrain is linked with .*, which knows of 1: use ", done.err), done
+    assert len(done.err.splitlines()) == 1 and not (tmp_path / "run").exists()

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,17 +10,31 @@ bool dpt_watch_waits(const struct dpt_rank_status *s)
     return s->process == DPT_PROCESS_RUNS && (s->in_subgroup || s->phase % 2 == 1);
 }
 
+/* Seconds for which a rank that runs may stay away. */
+static double patience(const struct dpt_diagnosis_context *context)
+{
+    return fmax(context->limit, context->start);
+}
+
 /*
  * A rank that has passed the collective in question holds nobody up, and a rank that waits at an
  * earlier collective is itself held up by another one. A stopped process sends no message, wherever
  * it stands.
  */
 static bool is_missing(const struct dpt_rank_status *s, const struct dpt_rank_status *me,
-                       double limit)
+                       const struct dpt_diagnosis_context *context)
 {
     if (s->process != DPT_PROCESS_RUNS)
         return true;
-    return !dpt_watch_waits(s) && s->phase < me->phase && s->still >= limit;
+    return !dpt_watch_waits(s) && s->phase < me->phase && s->still >= patience(context);
+}
+
+/* Seconds for which this missing rank was waited for. */
+static double patience_with(const struct dpt_rank_status *missing,
+                            const struct dpt_diagnosis_context *context)
+{
+    return missing != NULL && missing->process == DPT_PROCESS_RUNS ? patience(context)
+                                                                   : context->limit;
 }
 
 enum { LIST_TEXT = 512, WHERE_TEXT = 48, LAST_NOTE_TEXT = DPT_NOTE_TEXT + 80 };
@@ -131,13 +146,13 @@ static void describe_waiting(const struct dpt_rank_status *seen, int n, int me,
         snprintf(line, size,
                  "a rank on %s has not arrived %s for %g s; rank%s %s (%s) wait%s, and no rank of "
                  "this node is missing",
-                 context->elsewhere, at, context->limit, n == 1 ? "" : "s", all.text, context->host,
-                 n == 1 ? "s" : "");
+                 context->elsewhere, at, patience(context), n == 1 ? "" : "s", all.text,
+                 context->host, n == 1 ? "s" : "");
     else
         snprintf(line, size,
                  "ranks %s (%s) all wait for each other %s for %g s; last words: rank %d: %s, "
                  "rank %d: %s",
-                 all.text, context->host, at, context->limit, seen[me].rank, seen[me].note,
+                 all.text, context->host, at, patience(context), seen[me].rank, seen[me].note,
                  seen[other].rank, seen[other].note);
 }
 
@@ -153,18 +168,19 @@ enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n,
     if (!dpt_watch_waits(&seen[me]) || seen[me].still < context->limit)
         return DPT_ALL_WELL;
     for (int i = 0; i < n; i++) {
-        missing[i] = i != me && is_missing(&seen[i], &seen[me], context->limit);
+        missing[i] = i != me && is_missing(&seen[i], &seen[me], context);
         waiting[i] = !missing[i] && dpt_watch_waits(&seen[i]);
         if (missing[i] && first == NULL)
             first = &seen[i];
         /* A rank that has not arrived but has made progress within the limit is waited for. */
-        late |= seen[i].phase < seen[me].phase && seen[i].still < context->limit;
+        late |= seen[i].phase < seen[me].phase && seen[i].still < patience(context);
     }
     if (first != NULL) {
         add_seen(&absent, seen, n, missing, context->host, context);
         add_seen(&others, seen, n, waiting, NULL, context);
         last_note(first, absent.n, note, sizeof note);
-        describe_missing(&absent, &others, seen[me].step, context->limit, note, line, size);
+        describe_missing(&absent, &others, seen[me].step, patience_with(first, context), note, line,
+                         size);
         return DPT_SOME_MISSING;
     }
     if (late)
@@ -182,7 +198,7 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
                                              const struct dpt_diagnosis_context *context,
                                              char *line, size_t size)
 {
-    const bool over = seen[me].still >= PATIENCE * context->limit;
+    const bool over = seen[me].still >= PATIENCE * patience(context);
     struct rank_list late = {0}, silent = {0}, here = {0};
     char note[LAST_NOTE_TEXT] = "Nobody answers there any more: cut off, stopped or dead";
     const struct dpt_diagnosis_context anywhere = {.host = context->host}; /* they are not late */
@@ -197,7 +213,7 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
         for (int k = 0; k < remote[i].n_late && remote[i].state == DPT_REMOTE_HEARD; k++) {
             const struct dpt_rank_status *s = &remote[i].late[k];
             const bool missing =
-                over || s->process != DPT_PROCESS_RUNS || s->still >= context->limit;
+                over || s->process != DPT_PROCESS_RUNS || s->still >= patience(context);
 
             moving |= !missing;
             if (!missing)
@@ -214,7 +230,8 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
         last_note(first, late.n, note, sizeof note);
     add_seen(&here, seen, n, NULL, context->host, &anywhere);
     describe_missing(first != NULL ? &late : &silent, &here, seen[me].step,
-                     over ? PATIENCE * context->limit : context->limit, note, line, size);
+                     over ? PATIENCE * patience(context) : patience_with(first, context), note,
+                     line, size);
     return DPT_SOME_MISSING;
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/process.h"
 #include "core/base/str.h"
@@ -18,12 +19,8 @@
 /* Seconds. A dead rank stays unnoticed for at most a tick; a launcher that notices it too ends the
  * other ranks after one second. */
 static const double TICK = 0.25;
-/* MPI itself may take long to start on many nodes. */
-static const double START_LIMIT = 300;
-/* The limit until the job sets one. */
-static const double USUAL_LIMIT = 60;
-/* The limit for a rank that is stopped while MPI starts. There is one MPI per process. */
-static double start_limit = 60;
+/* The limits until the job sets its own. There is one MPI per process. */
+static struct dpt_comm_limits first_limits = {60, 900};
 /* Delays before a line is printed, so that the node whose rank is missing prints first, then one
  * node after another, and on a node the first rank, which knows about the other nodes. */
 static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
@@ -104,6 +101,20 @@ static void print_line(const char *text)
     dpt_str_release(&line);
 }
 
+/* Prints who is waited for, and for how long that may go on. */
+static void print_warning(const struct dpt_watch *w, const char *text)
+{
+    struct dpt_str line = {0};
+
+    dpt_str_printf(&line, "warning: %s%s", text,
+                   text[0] != '\0' && text[strlen(text) - 1] == '.' ? "" : ".");
+    if (w->limits.start > 0)
+        dpt_str_printf(&line, " The start may take %g s (comm.start_timeout)", w->limits.start);
+    if (!line.failed)
+        print_line(line.text);
+    dpt_str_release(&line);
+}
+
 /* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
@@ -161,6 +172,12 @@ static void check_neighbour(struct dpt_watch *w)
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
+/* The seconds for which a rank that runs may stay away now. */
+static double start_limit(const struct dpt_watch *w)
+{
+    return atomic_load(&w->started) ? 0 : w->limits.start > 0 ? w->limits.start : INFINITY;
+}
+
 /* Changes with every collective that the rank enters or leaves. */
 static uint64_t all_phases(const struct dpt_watched_rank *watched)
 {
@@ -171,14 +188,25 @@ static uint64_t all_phases(const struct dpt_watched_rank *watched)
     return sum;
 }
 
+/* Files that other threads move while a rank waits, a loader's, are no progress of what it waits
+ * for. */
 static void note_progress(struct dpt_watch *w, double passed)
 {
+    atomic_store_explicit(&w->mine->moves, dpt_file_moves(), memory_order_relaxed);
     for (int i = 0; i < w->n; i++) {
+        const struct dpt_watched_rank *watched = &w->page->ranks[i];
+        const uint64_t phase = all_phases(watched);
+        const uint64_t moves = atomic_load_explicit(&watched->moves, memory_order_relaxed);
         struct dpt_watch_history *m = &w->history[i];
-        const uint64_t phase = all_phases(&w->page->ranks[i]);
+        struct dpt_rank_status seen = {0};
 
-        m->still = phase == m->phase ? m->still + passed : 0;
+        read_phase(w, watched, &seen);
+        m->waiting = phase == m->phase ? m->waiting + passed : 0;
+        m->still = phase != m->phase || (moves != m->moves && !dpt_watch_waits(&seen))
+                       ? 0
+                       : m->still + passed;
         m->phase = phase;
+        m->moves = moves;
     }
 }
 
@@ -186,7 +214,8 @@ static void note_progress(struct dpt_watch *w, double passed)
  * limit. */
 static void poll_other_nodes(struct dpt_watch *w, double now)
 {
-    const bool waiting = w->limit > 0 && w->history[w->me].still >= w->limit / 2;
+    const double limit = w->limits.seconds;
+    const bool waiting = limit > 0 && w->history[w->me].still >= limit / 2;
     struct dpt_heartbeat_report report = {0};
 
     if (!dpt_heartbeat_poll(w->nodes.heartbeat, waiting, now))
@@ -215,29 +244,65 @@ static void update_nodes(struct dpt_nodes *nodes, double now)
     }
 }
 
-static void check_waiting(struct dpt_watch *w, double now)
+/* Diagnoses this node, as far as `still` of `seen` goes, and then the others. start: seconds, as in
+ * the context. */
+static enum dpt_diagnosis diagnose(struct dpt_watch *w, double start, double now, char *line,
+                                   size_t size)
 {
-    const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others,
-                                                  (const char(*)[DPT_PLACE_TEXT])w->places};
-    const double still = w->history[w->me].still;
+    const struct dpt_diagnosis_context context = {w->host, w->limits.seconds, w->nodes.others,
+                                                  (const char(*)[DPT_PLACE_TEXT])w->places, start};
     const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
+    const double still = w->seen[w->me].still;
     enum dpt_diagnosis diagnosis;
+
+    diagnosis = dpt_watch_diagnose(w->seen, w->n, w->me, &context, line, size);
+    if (diagnosis != DPT_NONE_MISSING)
+        return diagnosis;
+    if (still < w->limits.seconds + more)
+        return DPT_ALL_WELL;
+    if (w->nodes.heartbeat != NULL) {
+        update_nodes(&w->nodes, now);
+        diagnosis = dpt_watch_diagnose_remote(w->nodes.remote, w->nodes.n, w->seen, w->n, w->me,
+                                              &context, line, size);
+    }
+    return diagnosis == DPT_NONE_MISSING && still < start + more ? DPT_ALL_WELL : diagnosis;
+}
+
+/* Whether it is for this rank to say who is waited for; then no other of the node does for as long
+ * as the limit. */
+static bool may_tell(const struct dpt_watch *w, double now)
+{
+    int64_t told = atomic_load(&w->page->told);
+
+    return w->nodes.me == 0 && (double)told + w->limits.seconds <= now &&
+           atomic_compare_exchange_strong(&w->page->told, &told, (int64_t)now);
+}
+
+/* While the job starts: says who is waited for. */
+static void tell_waiting(struct dpt_watch *w, double now)
+{
     char line[2048];
 
-    if (w->limit <= 0 || still < w->limit)
+    for (int i = 0; i < w->n; i++)
+        w->seen[i].still = w->history[i].waiting;
+    if (diagnose(w, 0, now, line, sizeof line) == DPT_ALL_WELL || !may_tell(w, now))
+        return;
+    print_warning(w, line);
+}
+
+static void check_waiting(struct dpt_watch *w, double now)
+{
+    const double start = start_limit(w), limit = w->limits.seconds;
+    char line[2048];
+
+    if (limit <= 0 || w->history[w->me].waiting < limit)
         return;
     for (int i = 0; i < w->n; i++)
         read_status(w, i, true, &w->seen[i]);
-    diagnosis = dpt_watch_diagnose(w->seen, w->n, w->me, &context, line, sizeof line);
-    if (diagnosis == DPT_ALL_WELL || (diagnosis == DPT_NONE_MISSING && still < w->limit + more))
-        return;
-    if (diagnosis == DPT_NONE_MISSING && w->nodes.heartbeat != NULL) {
-        update_nodes(&w->nodes, now);
-        if (dpt_watch_diagnose_remote(w->nodes.remote, w->nodes.n, w->seen, w->n, w->me, &context,
-                                      line, sizeof line) == DPT_ALL_WELL)
-            return;
-    }
-    end_job(w, dpt_exit_code(DPT_RANK), line);
+    if (diagnose(w, start, now, line, sizeof line) != DPT_ALL_WELL)
+        end_job(w, dpt_exit_code(DPT_RANK), line);
+    if (start > limit)
+        tell_waiting(w, now);
 }
 
 /* Ends the job with a line that all ranks of this machine would print: the lowest rank prints it,
@@ -261,6 +326,7 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
  */
 void dpt_watch_check_start(struct dpt_watch *w, double passed)
 {
+    const double limit = w->limits.seconds, start = w->limits.start;
     struct dpt_rank_status dead = {0};
     char line[512];
 
@@ -276,28 +342,32 @@ void dpt_watch_check_start(struct dpt_watch *w, double passed)
         dpt_sleep(TICK); /* as for a neighbour */
         end_start(w, line);
     }
-    if (w->siblings.stopped >= 0 && start_limit > 0 && w->waited >= start_limit) {
+    if (w->siblings.stopped >= 0 && limit > 0 && w->waited >= limit) {
         snprintf(line, sizeof line,
                  "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
                  "(SIGSTOP)",
-                 w->siblings.stopped, w->host, start_limit);
+                 w->siblings.stopped, w->host, limit);
         end_start(w, line);
     }
-    if (w->waited >= START_LIMIT) {
-        snprintf(line, sizeof line,
-                 "rank %d (%s): MPI has not started after %g s: a rank is missing", w->rank,
-                 w->host, START_LIMIT);
+    snprintf(line, sizeof line, "rank %d (%s): MPI has not started after %g s: a rank is missing",
+             w->rank, w->host, floor(w->waited));
+    if (start > 0 && w->waited >= start)
         end_start(w, line);
+    if (w->rank == 0 && limit > 0 && w->waited >= w->told + limit) {
+        w->told = w->waited;
+        print_warning(w, line);
     }
 }
 
 void dpt_watch_check_note(struct dpt_watch *w, double passed)
 {
     const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);
+    const uint64_t moves = dpt_file_moves();
     char line[DPT_NOTE_TEXT + 128];
 
-    w->lasted = note == w->note ? w->lasted + passed : 0;
+    w->lasted = note == w->note && moves == w->moves ? w->lasted + passed : 0;
     w->note = note;
+    w->moves = moves;
     if (w->lasted < w->patience)
         return;
     snprintf(line, sizeof line,
@@ -312,18 +382,19 @@ static void check_device(struct dpt_watch *w, double passed)
 {
     const uint64_t ended = atomic_load_explicit(&w->device_waits.ended, memory_order_relaxed);
     const bool waits = atomic_load_explicit(&w->device_waits.begun, memory_order_relaxed) != ended;
+    const double limit = w->limits.seconds;
     char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 128], where[DPT_WHERE_TEXT];
     struct dpt_rank_status seen = {0};
 
     w->device_wait = waits && ended == w->device_waited ? w->device_wait + passed : 0;
     w->device_waited = ended;
-    if (w->limit <= 0 || w->device_wait < fmax(w->limit - YIELD, w->limit / 2))
+    if (limit <= 0 || w->device_wait < fmax(limit - YIELD, limit / 2))
         return;
     read_note(w->mine, &seen);
     snprintf(line, sizeof line,
              "rank %d (%s): its device has not ended what it was given for %.0f s "
              "(comm.timeout: %g s), at step %lld while %s: check that nvidia-smi still answers",
-             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, w->limit,
+             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, limit,
              (long long)seen.step, seen.note);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
@@ -376,7 +447,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     if (w == NULL)
         return dpt_fail_memory(err, "the watchdog", sizeof *w);
     w->rank = rank;
-    w->limit = USUAL_LIMIT;
+    w->limits = first_limits;
     w->looked = dpt_now();
     w->mine = &w->own;
     dpt_host_name(w->host);
@@ -388,70 +459,6 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     }
     *watch = w;
     return DPT_OK;
-}
-
-static void advance(_Atomic uint64_t *phase)
-{
-    /* There is one writer, so the addition need not be atomic. */
-    atomic_store_explicit(phase, atomic_load_explicit(phase, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
-}
-
-/* Once a line says why the job ends, no step may follow it: a launcher has a stopped rank continue
- * to end it, and then the collective that all waited for would be whole. */
-static void stand_still_at_the_end(const struct dpt_watch *w)
-{
-    while (w->page != NULL && atomic_load_explicit(&w->page->explained, memory_order_acquire))
-        pause();
-}
-
-static void pass(const struct dpt_group *g, bool inside)
-{
-    const struct dpt_communicator *c = g->handle;
-    struct dpt_watched_rank *mine;
-
-    if (c->watch == NULL)
-        return;
-    stand_still_at_the_end(c->watch);
-    mine = c->watch->mine;
-    if (c->axis == 0) {
-        advance(&mine->phase);
-    } else if (c->axis == DPT_SOME_OF_NODE) {
-        atomic_store_explicit(&mine->in_subgroup, inside, memory_order_relaxed);
-    } else {
-        advance(&mine->axes[c->axis].phase);
-        atomic_store_explicit(&mine->axis, inside ? c->axis : 0, memory_order_relaxed);
-    }
-}
-
-int dpt_watch_axes(const struct dpt_watch *w)
-{
-    return w != NULL ? w->axes : 0;
-}
-
-void dpt_watch_join(struct dpt_watch *w, int axis, int first)
-{
-    if (w == NULL)
-        return;
-    w->axes = first >= 0 ? axis : axis - 1;
-    atomic_store(&w->mine->axes[axis].phase, 0);
-    atomic_store(&w->mine->axes[axis].group, first + 1);
-}
-
-void dpt_group_enter(const struct dpt_group *g)
-{
-    pass(g, true);
-}
-
-void dpt_group_leave(const struct dpt_group *g)
-{
-    pass(g, false);
-}
-
-void dpt_watch_closing(struct dpt_watch *w)
-{
-    atomic_store(&w->closing, true);
-    advance(&w->mine->phase);
 }
 
 /* The first other rank of the node that has not ended yet; -1: none. */
@@ -469,17 +476,18 @@ static int still_ending(const struct dpt_watch *w)
 static void await_others(struct dpt_watch *w)
 {
     const struct dpt_watched_rank *watched;
+    const double limit = w->limits.seconds;
     double waited = 0, pause = 1e-4;
     char line[512 + DPT_PLACE_TEXT], where[DPT_WHERE_TEXT];
     int late;
 
-    for (; (late = still_ending(w)) >= 0 && w->limit > 0; pause = fmin(2 * pause, TICK)) {
-        if (waited >= w->limit) {
+    for (; (late = still_ending(w)) >= 0 && limit > 0; pause = fmin(2 * pause, TICK)) {
+        if (waited >= limit) {
             watched = &w->page->ranks[late];
             snprintf(line, sizeof line,
                      "rank %d (%s) has not come to its end for %g s after all others%s; the run's "
                      "results are whole",
-                     watched->rank, dpt_watch_where(w, watched->rank, w->host, where), w->limit,
+                     watched->rank, dpt_watch_where(w, watched->rank, w->host, where), limit,
                      process_of(watched) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
             end_job(w, dpt_exit_code(DPT_RANK), line);
         }
@@ -492,42 +500,15 @@ void dpt_watch_end(struct dpt_watch *w)
 {
     atomic_store(&w->mine->ended, true);
     if (w->n > 1) {
-        advance(&w->mine->phase); /* MPI_Finalize: its waiting is over */
+        atomic_fetch_add(&w->mine->phase, 1); /* MPI_Finalize: its waiting is over */
         await_others(w);
     }
     dpt_thread_end(&w->thread);
 }
 
-static void set_seconds(struct dpt_watch *w, double *to, double seconds)
+void dpt_comm_start_limit(struct dpt_comm_limits limits)
 {
-    pthread_mutex_lock(&w->thread.lock);
-    *to = seconds;
-    pthread_mutex_unlock(&w->thread.lock);
-}
-
-void dpt_comm_start_limit(double seconds)
-{
-    start_limit = seconds;
-}
-
-void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
-{
-    if (comm->watch != NULL)
-        set_seconds(comm->watch, &comm->watch->limit, seconds);
-}
-
-void dpt_comm_places(const struct dpt_comm *comm, char (*places)[DPT_PLACE_TEXT])
-{
-    struct dpt_watch *w = comm->watch;
-
-    if (w == NULL) {
-        dpt_free(places);
-        return;
-    }
-    pthread_mutex_lock(&w->thread.lock);
-    dpt_free(w->places);
-    w->places = places;
-    pthread_mutex_unlock(&w->thread.lock);
+    first_limits = limits;
 }
 
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
@@ -537,25 +518,10 @@ enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt
             return err->status;
         comm->watch->alone = true;
     }
-    set_seconds(comm->watch, &comm->watch->patience, seconds);
+    pthread_mutex_lock(&comm->watch->thread.lock);
+    comm->watch->patience = seconds;
+    pthread_mutex_unlock(&comm->watch->thread.lock);
     return DPT_OK;
-}
-
-struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm)
-{
-    return comm->watch != NULL ? &comm->watch->device_waits : NULL;
-}
-
-void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const char *line),
-                     void *arg)
-{
-    struct dpt_watch *w = comm->watch;
-
-    if (w == NULL)
-        return;
-    atomic_store(&w->tell, NULL);
-    w->tell_arg = arg;
-    atomic_store(&w->tell, tell);
 }
 
 void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)

@@ -8,12 +8,14 @@
  * that names the rank, the host and the step, where
  *  - the process of a rank is gone (each rank looks after the next one of its node): at once;
  *  - its own rank has waited in a collective for the timeout, and for as long some rank of the node
- *    has not entered it or is stopped;
+ *    has not entered it, nor moved a piece of a file, or is stopped;
  *  - its own rank has waited that long, but all ranks of the node have entered: a rank of another
  *    node is missing, whose own watchdogs get a moment to say more. After that the first rank of
  *    the node prints what the other nodes' watchdogs answered to its heartbeat (heartbeat.h), or
  *    that they no longer answer. If they answer that a rank is late but makes progress, that rank
  *    is waited for, up to four timeouts in all.
+ * Until the job has started (dpt_comm_started) a rank that runs may stay away for longer, and a
+ * line says who is waited for.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *
@@ -46,7 +48,8 @@ struct dpt_watched_rank {
     _Atomic int axis;   /* the split in whose group it waits; 0: in none */
     _Atomic bool ended; /* it has ended regularly: its process may disappear */
     _Atomic int64_t step;
-    _Atomic unsigned note; /* number of notes so far; the last one is notes[note % 2] */
+    _Atomic uint64_t moves; /* dpt_file_moves */
+    _Atomic unsigned note;  /* number of notes so far; the last one is notes[note % 2] */
     char notes[2][DPT_NOTE_TEXT];
     int32_t rank, pid;
     uint64_t born; /* start time of the process, to tell it from a later one of the same number */
@@ -119,17 +122,19 @@ struct dpt_rank_status {
     uint64_t phase;
     bool in_subgroup; /* it waits in other ones */
     int64_t step;
-    double still; /* seconds for which its phase has been seen unchanged */
+    double still; /* seconds for which no progress of it has been seen */
     enum dpt_process_state process;
     char note[DPT_NOTE_TEXT];
 };
 
 struct dpt_diagnosis_context {
     const char *host;
-    double limit;
+    double limit;          /* seconds: how long a rank has waited that says something */
     const char *elsewhere; /* "node08, node09"; "": the job has one node */
     /* [ranks of the job]: "stage 2 of 3"; NULL: they all are there for the same. */
     const char (*places)[DPT_PLACE_TEXT];
+    /* Seconds for which a rank that runs may stay away; where that is less, `limit`. */
+    double start;
 };
 
 enum dpt_remote_state {

@@ -5,50 +5,9 @@
 
 #include "core/base/memory.h"
 #include "core/base/process.h"
+#include "core/comm/internal.h"
 #include "core/comm/launched.h"
 #include "core/comm/watch/watchdog.h"
-
-/* --- notes ------------------------------------------------------------------------------------ */
-
-/* Copies as much of a text as there is room for. Returns where it ends in the note. */
-static size_t add_text(char note[DPT_NOTE_TEXT], size_t at, const char *text)
-{
-    const size_t n = strlen(text), room = DPT_NOTE_TEXT - 1 - at, fits = n < room ? n : room;
-
-    memcpy(note + at, text, fits);
-    note[at + fits] = '\0';
-    return at + fits;
-}
-
-void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what, const char *name)
-{
-    struct dpt_watched_rank *watched = w->mine;
-    const unsigned next = atomic_load_explicit(&watched->note, memory_order_relaxed) + 1;
-    char *note = watched->notes[next & 1];
-    const size_t end = add_text(note, 0, what);
-
-    if (step >= 0) {
-        atomic_store_explicit(&watched->step, step, memory_order_relaxed);
-        dpt_launched_step(step);
-    }
-    if (name[0] != '\0')
-        add_text(note, add_text(note, end, " "), name);
-    atomic_store_explicit(&watched->note, next, memory_order_release);
-}
-
-void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)
-{
-    if (comm->watch != NULL)
-        dpt_watch_note(comm->watch, step, what, "");
-}
-
-void dpt_comm_note_of(const struct dpt_comm *comm, const char *what, const char *name)
-{
-    if (comm->watch != NULL)
-        dpt_watch_note(comm->watch, -1, what, name);
-}
-
-/* --- attaching -------------------------------------------------------------------------------- */
 
 static void fill_entry(struct dpt_watch *w)
 {

@@ -1,9 +1,9 @@
 /*
  * watchdog: the state of a rank's watchdog, for the files that implement it. Private to core/comm.
  *
- * watch.c observes the ranks and ends the job, without any collective. watch_attach.c takes the
- * notes of a rank, and connects the ranks of a node when MPI runs. nodes.c connects the nodes of a
- * job.
+ * watch.c observes the ranks and ends the job, without any collective. watch_rank.c takes what a
+ * rank says of itself: notes, collectives that it enters, limits. watch_attach.c connects the ranks
+ * of a node when MPI runs, nodes.c the nodes of a job.
  */
 #ifndef DPT_COMM_WATCHDOG_H
 #define DPT_COMM_WATCHDOG_H
@@ -27,13 +27,15 @@ struct dpt_nodes {
 /* What the ranks of a node share. */
 struct dpt_watch_page {
     _Atomic bool explained; /* a rank has printed why the job ends */
+    _Atomic int64_t told;   /* when a rank has printed last who is waited for; whole seconds */
     struct dpt_watched_rank ranks[];
 };
 
-/* What a rank's phase was at the last tick. */
+/* What a rank's phase was at the last tick, and how many files it had moved. */
 struct dpt_watch_history {
-    uint64_t phase;
-    double still;
+    uint64_t phase, moves;
+    double still;   /* seconds without progress of any kind */
+    double waiting; /* seconds in the same phase */
 };
 
 struct dpt_watch {
@@ -42,14 +44,18 @@ struct dpt_watch {
     void (*_Atomic tell)(void *arg, const char *line); /* NULL: nobody is told */
     void *tell_arg;
     int rank;
-    double limit, looked;
+    struct dpt_comm_limits limits;
+    _Atomic bool started; /* only limits.seconds counts */
+    double looked;
     double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
     unsigned note;           /* the number of notes at the last tick */
+    uint64_t moves;          /* and of files' */
     bool alone;              /* a job of one rank: nobody else is watched */
     struct dpt_device_waits device_waits;
     uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
     double device_wait;     /* seconds for which this one continues */
     double waited;          /* for the start of MPI */
+    double told;            /* how long that was when it was told last */
     bool slept;             /* it was stopped itself, and others may have printed meanwhile */
     struct dpt_siblings siblings;
     int n, me; /* of the node's group; n 0: not attached */

@@ -1,4 +1,4 @@
-/* The least bytes that passes move which go over their numbers twice: updates, batch norms; and the messages between nodes. */
+/* The least bytes of passes that go over their numbers twice, and the messages between nodes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -55,6 +55,13 @@ def test_an_allreduce_takes_the_better_way(tmp_path, slow):
         assert scale["ranks"] == 1 << k and scale["weak"]["network_sum_s"] == pytest.approx(want, rel=0.01), scale
 
 
+def test_a_rank_a_node_has_nothing_to_sum_on_it(tmp_path):
+    """With one micro-batch a rank all sums are between nodes."""
+    words = ["--ranks", 2, "--set", f"batch.micro={SAMPLES // 2}", "--set", "comm.reduction=reproducible"]
+    apart, together = seconds(tmp_path, "--ranks-per-node", 1, *words), seconds(tmp_path, *words)
+    assert apart["step"]["local_sum_s"] == 0 < together["step"]["local_sum_s"]
+
+
 def need_cuda(tmp_path):
     if "built without" in dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", JOB), "--no-time", "--device", "h100").err:
         pytest.skip("built without CUDA")

@@ -4,7 +4,6 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -21,27 +20,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/base/rng.h"
 #include "core/state/checkpoint_image.h"
+#include "core/state/tests/folder.h"
 #include "core/state/tests/load.h"
+#include "data/shards/inspect.h"
 
-enum { TEXT = 512, MOST_STEPS = 40 };
-
-static char folder[TEXT / 4];
 static const char *const slot_names[] = {"m", "v"};
-
-static uint64_t dice(uint64_t seed, uint64_t n, uint64_t below)
-{
-    return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 77, n) % below;
-}
-
-static const char *in_folder(char path[TEXT], const char *name)
-{
-    snprintf(path, TEXT, "%s/%s", folder, name);
-    return path;
-}
 
 static enum dpt_status save(const struct dpt_state *state, const char *path, struct dpt_error *err)
 {
@@ -54,42 +39,6 @@ static enum dpt_status save(const struct dpt_state *state, const char *path, str
 out:
     dpt_image_close(image);
     return status;
-}
-
-static void empty(const char *path)
-{
-    DIR *dir = opendir(path);
-    struct dirent *entry;
-    char inner[TEXT * 2];
-
-    while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlink(inner);
-    }
-    if (dir != NULL)
-        closedir(dir);
-}
-
-static int enter(void **state)
-{
-    char path[TEXT];
-
-    (void)state;
-    snprintf(folder, sizeof folder, "%.90s/dptrain-checkpoint-XXXXXX",
-             getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
-    return mkdtemp(folder) != NULL && mkdir(in_folder(path, "checkpoints"), 0777) == 0 ? 0 : -1;
-}
-
-static int leave(void **state)
-{
-    char path[TEXT];
-
-    (void)state;
-    empty(in_folder(path, "checkpoints"));
-    rmdir(path);
-    empty(folder);
-    return rmdir(folder);
 }
 
 /* --- states of random models ------------------------------------------------------------------ */
@@ -183,6 +132,10 @@ static void open_world(struct world *w, uint64_t seed)
     if (dice(seed, 14, 2) == 1)
         p->plateau = (struct dpt_watch){"valid.mae", 1e-9, (int64_t)dice(seed, 15, 50) - 1, 0,
                                         (int64_t)dice(seed, 16, 50)};
+    w->state.scaled = dice(seed, 20, 2) == 1;
+    w->state.scale = (struct dpt_loss_scale){.scale = (float)(1 << dice(seed, 21, 16)),
+                                             .good = (int32_t)dice(seed, 22, 1000),
+                                             .overflows = (int64_t)dice(seed, 23, 1000)};
     for (int k = 0; k < w->state.slots; k++)
         w->state.slot[k] = random_arena(seed + 1000 * (uint64_t)(k + 1), g->floats);
 }
@@ -244,6 +197,8 @@ static void what_was_saved_is_loaded(void **unused)
         for (int k = 0; k < to->slots; k++)
             memset(to->slot[k], 0x55, (size_t)w.graph.floats * sizeof(float));
         memset(&to->progress, 0x55, sizeof to->progress);
+        if (w.state.scaled)
+            to->scale = (struct dpt_loss_scale){.good = -1, .overflows = -1};
         assert_int_equal(save(&w.state, path, &err), DPT_OK);
         assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_OK);
         assert_int_equal(load(to, path,
@@ -256,6 +211,9 @@ static void what_was_saved_is_loaded(void **unused)
         for (int k = 0; k < to->slots; k++)
             assert_arena(&w.graph, false, to->slot[k], w.state.slot[k]);
         assert_memory_equal(&to->progress, &w.state.progress, sizeof to->progress);
+        assert_true(to->scale.scale == w.state.scale.scale &&
+                    to->scale.good == w.state.scale.good &&
+                    to->scale.overflows == w.state.scale.overflows);
         parts = *to;
         parts.gather = from_owners;
         parts.owners = to;
@@ -272,13 +230,27 @@ static void what_was_saved_is_loaded(void **unused)
     }
 }
 
-static void put_file(const char *path, const char *bytes, size_t n)
+/* By its trailer, or, where that has been cut off, by its format. */
+static void a_checkpoint_is_known(void **unused)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    struct dpt_inspect file = {0};
+    enum dpt_trailer trailer;
+    struct dpt_error err;
+    char path[TEXT];
+    struct world w;
 
-    assert_true(fd >= 0);
-    assert_int_equal(dpt_pwrite_all(fd, bytes, n, 0), 0);
-    assert_int_equal(close(fd), 0);
+    (void)unused;
+    in_folder(path, "a.h5");
+    open_world(&w, 3);
+    assert_int_equal(save(&w.state, path, &err), DPT_OK);
+    assert_int_equal(dpt_checkpoint_trailer(path, &trailer, &err), DPT_OK);
+    assert_int_equal(trailer, DPT_TRAILER_GOOD);
+    assert_int_equal(dpt_inspect_open(&file, path, &err), DPT_OK);
+    assert_true(dpt_checkpoint_is(&file, trailer) && dpt_checkpoint_is(&file, DPT_TRAILER_NONE));
+    dpt_inspect_close(&file);
+    file = (struct dpt_inspect){0};
+    assert_false(dpt_checkpoint_is(&file, DPT_TRAILER_NONE));
+    close_world(&w);
 }
 
 /* One bit anywhere, any length but the right one: noticed, every time. */
@@ -505,143 +477,16 @@ static void a_save_reserves_or_goes_on(void **unused)
     assert_int_equal(WEXITSTATUS(result), 0);
 }
 
-/* --- the folder ------------------------------------------------------------------------------- */
-
-static bool is_there(const char *name)
-{
-    char path[TEXT];
-    struct stat info;
-
-    return lstat(in_folder(path, name), &info) == 0;
-}
-
-static bool step_is_there(int64_t step)
-{
-    char name[64];
-
-    snprintf(name, sizeof name, "checkpoints/step-%08lld.h5", (long long)step);
-    return is_there(name);
-}
-
-static int64_t link_step(const char *name)
-{
-    char path[TEXT], target[TEXT];
-    const ssize_t n = readlink(in_folder(path, name), target, sizeof target - 1);
-
-    if (n < 0)
-        return -1;
-    target[n] = '\0';
-    return atoll(target + strlen("step-"));
-}
-
-/* After every save: the newest `keep`, the best one, nothing else but what is later; and both links
- * name files that are there. */
-static void the_newest_and_the_best_are_kept(void **unused)
-{
-    char path[TEXT], checkpoints[TEXT];
-    struct dpt_error err;
-
-    (void)unused;
-    in_folder(checkpoints, "checkpoints");
-    for (uint64_t seed = 0; seed < 60; seed++) {
-        const int64_t keep = (int64_t)dice(seed, 0, 4), later = 1000 + (int64_t)dice(seed, 1, 9);
-        int64_t saved[MOST_STEPS], best = -1, n = 0;
-
-        empty(checkpoints);
-        put_file(dpt_checkpoint_path(folder, later, path, sizeof path), "damaged", 7);
-        for (int64_t step = 1 + (int64_t)dice(seed, 2, 3); n < 12;
-             step += 1 + (int64_t)dice(seed, (uint64_t)(3 + n), 5)) {
-            saved[n++] = step;
-            if (dice(seed, (uint64_t)(100 + n), 3) == 0)
-                best = step;
-            put_file(dpt_checkpoint_path(folder, step, path, sizeof path), "whole", 5);
-            assert_int_equal(dpt_checkpoint_rotate(folder, path, keep, best, &err), DPT_OK);
-            for (int64_t i = 0; i < n; i++) {
-                const bool wanted = keep == 0 || n - i <= keep || saved[i] == best;
-
-                if (wanted != step_is_there(saved[i]))
-                    fail_msg("seed %d, keep %d, best %d: step %d after step %d", (int)seed,
-                             (int)keep, (int)best, (int)saved[i], (int)step);
-            }
-            assert_true(step_is_there(later));
-            assert_int_equal(link_step("checkpoints/latest"), step);
-            assert_int_equal(link_step("checkpoints/best"), best);
-        }
-    }
-    empty(checkpoints);
-}
-
-static void the_list_is_newest_first(void **unused)
-{
-    static const char *const strangers[] = {"step-x.h5",  "step-5.h5.tmp-1",
-                                            "step-6",     "best.h5",
-                                            "step--3.h5", "step-99999999999999999999.h5"};
-    char path[TEXT], name[64];
-    struct dpt_error err;
-    int64_t *steps;
-    size_t n;
-
-    (void)unused;
-    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
-        snprintf(name, sizeof name, "checkpoints/%s", strangers[i]);
-        put_file(in_folder(path, name), "", 0);
-    }
-    for (int64_t i = 0; i < 50; i++)
-        put_file(dpt_checkpoint_path(folder, i * 7919 % 50 * 3000000, path, sizeof path), "", 0);
-    assert_int_equal(dpt_checkpoint_list(folder, &steps, &n, &err), DPT_OK);
-    assert_int_equal(n, 50);
-    for (int64_t i = 0; i < 50; i++)
-        assert_int_equal(steps[i], (49 - i) * 3000000);
-    free(steps);
-    assert_int_equal(dpt_checkpoint_list(in_folder(path, "nowhere"), &steps, &n, &err), DPT_OK);
-    assert_int_equal(n, 0);
-    empty(in_folder(path, "checkpoints"));
-}
-
-/* What killed runs left goes; what is ours, of another command, or no temporary file, stays. */
-static void temporaries_of_others_go(void **unused)
-{
-    static const char *const stay[] = {".x.tmp-1a",
-                                       ".x.tmp-",
-                                       ".xtmp-5",
-                                       "metrics.jsonl",
-                                       "notes.tmp-1",
-                                       ".out.npz.tmp-1",
-                                       "checkpoints/step-1.h5.tmp-1a"};
-    static const char *const go[] = {".job.yaml.tmp-1", ".metrics.jsonl.tmp-1", ".trace.json.tmp-1",
-                                     "checkpoints/step-00000001.h5.tmp-1",
-                                     "checkpoints/latest.tmp-999999999"};
-    char path[TEXT], ours[64];
-    struct dpt_error err;
-
-    (void)unused;
-    snprintf(ours, sizeof ours, ".job.yaml.tmp-%ld", (long)getpid());
-    put_file(in_folder(path, ours), "", 0);
-    for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
-        put_file(in_folder(path, stay[i]), "", 0);
-    for (size_t i = 0; i < sizeof go / sizeof go[0]; i++)
-        put_file(in_folder(path, go[i]), "", 0);
-    assert_int_equal(dpt_checkpoint_prepare(folder, &err), DPT_OK);
-    assert_true(is_there(ours));
-    for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
-        assert_true(is_there(stay[i]));
-    for (size_t i = 0; i < sizeof go / sizeof go[0]; i++)
-        assert_false(is_there(go[i]));
-    assert_int_equal(dpt_checkpoint_prepare(in_folder(path, "nowhere"), &err), DPT_OK);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_was_saved_is_loaded),
+        cmocka_unit_test(a_checkpoint_is_known),
         cmocka_unit_test(any_damage_is_noticed),
         cmocka_unit_test(another_model_is_refused),
         cmocka_unit_test(shapes_are_kept),
         cmocka_unit_test(a_limit_leaves_the_old_file),
         cmocka_unit_test(a_save_reserves_or_goes_on),
-        cmocka_unit_test(the_newest_and_the_best_are_kept),
-        cmocka_unit_test(the_list_is_newest_first),
-        cmocka_unit_test(temporaries_of_others_go),
     };
 
     return cmocka_run_group_tests(tests, enter, leave);

@@ -9,6 +9,7 @@
 #define DPT_TRAIN_JOB_H
 
 #include "core/backend/backend.h"
+#include "core/comm/comm.h"
 #include "core/conf/option.h"
 #include "core/train/update/monitor.h"
 #include "core/train/update/tensor_groups.h"
@@ -98,10 +99,10 @@ struct dpt_job {
         bool trace;
     } log;
     struct {
-        int reduction;            /* enum dpt_reduction_kind */
-        int hierarchical;         /* enum dpt_hierarchical */
-        int cuda_aware;           /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
-        struct dpt_every timeout; /* n 0: never */
+        int reduction;                           /* enum dpt_reduction_kind */
+        int hierarchical;                        /* enum dpt_hierarchical */
+        int cuda_aware;                          /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
+        struct dpt_every timeout, start_timeout; /* n 0: never */
     } comm;
     struct {
         int64_t data; /* ranks; 0: all available for a stage */
@@ -144,6 +145,8 @@ const char *dpt_job_precision(const struct dpt_job *job);
 
 /* The loss in the form for backends. */
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
+/* How long a rank may keep the others waiting. */
+struct dpt_comm_limits dpt_job_limits(const struct dpt_job *job);
 /* One of the job's data sets, as it is opened. */
 struct dpt_dataset_spec dpt_job_dataset(const struct dpt_job *job, const struct dpt_texts *paths);
 /* Whether a loss of that name, which may be any text, is for regression. */

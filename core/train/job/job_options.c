@@ -99,6 +99,11 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     return (struct dpt_loss){.kind = DPT_LOSS_MSE};
 }
 
+struct dpt_comm_limits dpt_job_limits(const struct dpt_job *job)
+{
+    return (struct dpt_comm_limits){job->comm.timeout.n, job->comm.start_timeout.n};
+}
+
 struct dpt_dataset_spec dpt_job_dataset(const struct dpt_job *job, const struct dpt_texts *paths)
 {
     const enum dpt_loss_kind loss = dpt_job_loss(job).kind;
@@ -259,6 +264,9 @@ static const struct dpt_option comm_options[] = {
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
      .help = "end the job (exit code 71) when a rank or GPU keeps others waiting this long; up to "
              "four times this for a late rank on another node that still makes progress"},
+    {WHEN("start_timeout", NONE, comm.start_timeout, "15 min"), .units = TIMES,
+     .help = "the same until the first step, for a rank that runs: opening files and devices may "
+             "take long; each comm.timeout a warning names who is waited for"},
     {0},
 };
 

@@ -364,8 +364,10 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     } else if (due_to_learn(run)) {
         DPT_TRY(dpt_run_settle(run, err));
     }
-    if (run->first_step == 0)
+    if (run->first_step == 0) {
         run->first_step = dpt_process_age();
+        dpt_comm_started(t->comm);
+    }
     DPT_TRY(gather_ranks(run, err));
     if (run->fingerprints != NULL)
         DPT_TRY(dpt_audit_take(t, run->fingerprints, err));

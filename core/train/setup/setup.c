@@ -242,7 +242,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
         dpt_schedule_scale(&job->schedule, dpt_optimizer_lr(&job->optimizer), job->batch.global);
     t->model.loss = dpt_job_loss(job);
     t->progress.best_step = -1;
-    dpt_comm_limit(comm, job->comm.timeout.n);
+    dpt_comm_limit(comm, dpt_job_limits(job));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
     DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,

@@ -407,6 +407,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     dpt_trainer_find_positive(t, split);
     snprintf(word, sizeof word, "evaluating data.%s", split->name);
     dpt_comm_note(t->comm, t->progress.step, word);
+    dpt_comm_started(t->comm);
     mine = evaluate_rank(&w, err);
     if (mine != DPT_OK)
         dpt_error_prefix(err, "%s after step %lld: ", word, (long long)t->progress.step);

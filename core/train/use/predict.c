@@ -324,6 +324,7 @@ static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg
 
     *total = (struct dpt_metric_sums){0};
     dpt_comm_note(w->t->comm, 0, "predicting");
+    dpt_comm_started(w->t->comm);
     w->width = w->truth == DPT_TRUTH_NONE ? 0 : w->truth == DPT_TRUTH_CLASS ? 1 : w->outputs;
     mine = make_room(w, err);
     if (mine == DPT_OK && w->split != NULL)

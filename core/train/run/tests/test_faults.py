@@ -140,7 +140,7 @@ def test_no_advice_without_memory(tmp_path, job, fault):
 def test_one_rank_at_the_start(tmp_path, job, fault, code):
     if fault == "memory":
         need_limits()
-    result = with_fault(job, tmp_path / "out", f"{fault}:rank=1:step=0", 3, launcher="--ranks")
+    result = with_fault(job, tmp_path / "out", f"{fault}:rank=1:step=0", 3, "--set", "comm.start_timeout=4 s", launcher="--ranks")
     assert result.code == code, result
     the_line(result, rf"\brank 1 \({HOST}\)")
 
