@@ -182,8 +182,7 @@ static void note_progress(struct dpt_watch *w, double passed)
     }
 }
 
-/* Answers the other nodes' questions, and asks them where this rank has waited for half its
- * limit. */
+/* Answers the other nodes' questions, and asks where this rank has waited for half its limit. */
 static void poll_other_nodes(struct dpt_watch *w, double now)
 {
     const bool waiting = w->limit > 0 && w->history[w->me].still >= w->limit / 2;
@@ -220,7 +219,10 @@ static void check_waiting(struct dpt_watch *w, double now)
     const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others,
                                                   (const char(*)[DPT_PLACE_TEXT])w->places};
     const double still = w->history[w->me].still;
-    const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
+    /* The nodes ask each other from half the limit on, and of many each takes longer to know. */
+    const double asking = dpt_heartbeat_delay(w->nodes.n) - w->limit / 2;
+    const double more =
+        fmax(GRACE, asking) + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
     enum dpt_diagnosis diagnosis;
     char line[2048];
 
