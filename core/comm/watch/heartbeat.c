@@ -1,21 +1,30 @@
 #include "core/comm/watch/heartbeat.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "core/base/str.h"
-
-/* The seconds from one question to the next, and those for which an answer counts as recent. */
-static const double PAUSE = 0.9, FRESH = 2;
+/* Seconds. */
+static const double PAUSE = 0.9, /* from one question to the next */
+    UNEVEN = 0.25,               /* some pauses are so much longer or shorter: news waits less */
+    RETRY = 0.2,                 /* a pause where there was no answer */
+    FRESH = 2,                   /* an answer counts for so long; silence counts after so long */
+    LOST = 3,                    /* nobody has heard a node for so long: it is silent */
+    SPREAD = 6,                  /* news that goes through others lasts for so much longer */
+    RELAY = 1.5;                 /* a node that is asked on behalf of others asks for so long */
 
 enum {
-    TRIES = 20, /* questions to a node that never answers: a firewall may block them */
-    BURST = 64, /* at most so many datagrams a poll in each direction */
-    MAGIC = 0x64707402,
+    PEERS = DPT_HEARTBEAT_PEERS,
+    HOPS = 20,     /* between any two of 65 536 nodes lie fewer */
+    TRIES = 20,    /* questions to a node that never answers: a firewall may block them */
+    BURST = 1024,  /* at most so many datagrams are read from a socket in one poll */
+    QUESTIONS = 4, /* the last ones, answers to which are read */
+    AGES = 50,     /* the units of an age in a datagram: so many are a second */
+    OLD = 255,     /* an age above all that can be told */
+    MAGIC = 0x64707403,
 };
 
 enum kind { ASK, ANSWER };
@@ -24,35 +33,52 @@ enum kind { ASK, ANSWER };
 struct datagram {
     uint64_t hash; /* of all that follows */
     int32_t magic, kind, from, to;
-    uint64_t counter;                   /* of its sender: higher than in all its datagrams before */
-    uint64_t about;                     /* the counter of the question that is answered */
-    struct dpt_heartbeat_report report; /* not in a question */
+    uint64_t counter; /* of its sender: higher than in all its datagrams before */
+    uint64_t about;   /* the counter of the question that is answered */
+    int32_t hops;     /* of a question: if positive, the node that is asked asks its own peers */
+    /* Of an answer: how long ago its sender heard each of its own peers; dpt_news_write. */
+    uint8_t ages[PEERS];
+    char news[DPT_HEARTBEAT_BYTES - 60];
 };
 
-enum { QUESTION = offsetof(struct datagram, report), HASHED = offsetof(struct datagram, magic) };
+enum {
+    HASHED = offsetof(struct datagram, magic),
+    QUESTION = offsetof(struct datagram, ages),
+    ANSWERED = offsetof(struct datagram, news)
+};
 
+/* A node that this one asks, and that asks this one. */
 struct peer {
+    int node;
     const struct dpt_node_addresses *addresses;
     unsigned chosen; /* which of the addresses are used, as bits */
-    bool reached;    /* a datagram from it has arrived once, so the network allows them */
+    bool reached;    /* it has answered once, so the network allows datagrams in both directions */
     bool asks;       /* it waits for our answer */
     int tries;
-    uint64_t counter;      /* of the last datagram from it */
-    uint64_t to_answer;    /* the counter of its question */
-    uint64_t questions[2]; /* the counters of our last two questions; older answers are ignored */
+    uint64_t counter;   /* of the last datagram from it */
+    uint64_t to_answer; /* the counter of its question */
+    struct {
+        uint64_t counter;
+        double at;
+    } questions[QUESTIONS];    /* our last ones; answers to older ones are ignored */
     double asked, first_asked; /* when it was asked last; since when it is asked repeatedly */
     double heard;              /* when its last answer arrived */
-    struct dpt_heartbeat_report report;
+    double seen;               /* the same, or when one of its other peers heard it */
 };
 
 struct dpt_heartbeat {
     int fd[DPT_NODE_ADDRESSES];
     struct dpt_node_addresses addresses; /* its own */
-    int nodes, index, next;
-    bool due; /* some node waits for an answer */
+    int nodes, index;
+    double now;   /* of the last poll */
+    bool due;     /* some node waits for an answer */
+    int hops;     /* the most that a question of the last RELAY seconds had */
+    double asked; /* when that one arrived */
     uint64_t counter;
     uint8_t secret[DPT_HEARTBEAT_SECRET];
-    struct peer *peers; /* [nodes] */
+    int n_peers, distances[PEERS]; /* find_peers */
+    struct peer peers[PEERS];
+    struct dpt_news news;
 };
 
 /* Writes an address in the form of its family's sockets; returns its size. */
@@ -123,26 +149,68 @@ void dpt_heartbeat_close(struct dpt_heartbeat *heartbeat)
     for (int i = 0; i < heartbeat->addresses.n; i++)
         if (heartbeat->fd[i] >= 0)
             close(heartbeat->fd[i]);
-    free(heartbeat->peers);
+    dpt_news_close(&heartbeat->news);
     free(heartbeat);
+}
+
+/*
+ * Fills in how far the peers of a node are from it, modulo `nodes`; returns their number. They are
+ * all others where these are few. Else they lie on both sides in pairs of neighbours, at distances
+ * that grow geometrically: that leaves few hops between any two nodes, and each two peers have
+ * peers in common.
+ */
+static int find_peers(int nodes, int distances[PEERS])
+{
+    const bool all = nodes <= PEERS + 1;
+    int n = 0, distance = 0;
+
+    for (int k = 0; k < PEERS / 2 && distance < nodes / 2; k++) {
+        const double wide = pow(nodes / 2, (k / 2) / (PEERS / 4 - 0.3));
+
+        distance = all || k % 2 == 1 || wide <= distance ? distance + 1 : (int)wide;
+        distances[n++] = distance;
+        if (2 * distance != nodes)
+            distances[n++] = nodes - distance;
+    }
+    return n;
+}
+
+/* The number of the peer that is this node; -1: none is. */
+static int peer_of(const struct dpt_heartbeat *heartbeat, int node)
+{
+    for (int k = 0; k < heartbeat->n_peers; k++)
+        if (heartbeat->peers[k].node == node)
+            return k;
+    return -1;
 }
 
 bool dpt_heartbeat_connect(struct dpt_heartbeat *heartbeat,
                            const struct dpt_node_addresses *all_addresses, int nodes, int index,
                            const void *secret)
 {
-    heartbeat->peers = calloc((size_t)nodes, sizeof *heartbeat->peers);
-    if (heartbeat->peers == NULL)
+    const unsigned own = dpt_node_addresses_choose(all_addresses, nodes, index);
+
+    if (!dpt_news_open(&heartbeat->news, nodes, nodes > PEERS + 1 ? FRESH + SPREAD : FRESH))
         return false;
     heartbeat->nodes = nodes;
     heartbeat->index = index;
+    heartbeat->asked = -INFINITY;
     memcpy(heartbeat->secret, secret, sizeof heartbeat->secret);
-    for (int i = 0; i < nodes; i++) {
-        heartbeat->peers[i].addresses = &all_addresses[i];
-        heartbeat->peers[i].chosen = dpt_node_addresses_choose(all_addresses, nodes, i);
+    heartbeat->n_peers = find_peers(nodes, heartbeat->distances);
+    for (int k = 0; k < heartbeat->n_peers; k++) {
+        const int node = (index + heartbeat->distances[k]) % nodes;
+
+        heartbeat->peers[k] = (struct peer){
+            .node = node,
+            .addresses = &all_addresses[node],
+            .chosen = dpt_node_addresses_choose(all_addresses, nodes, node),
+            .asked = -INFINITY,
+            .heard = -INFINITY,
+            .seen = -INFINITY,
+        };
     }
     for (int i = 0; i < heartbeat->addresses.n; i++)
-        if ((heartbeat->peers[index].chosen >> i & 1) == 0) {
+        if ((own >> i & 1) == 0) {
             close(heartbeat->fd[i]);
             heartbeat->fd[i] = -1;
         }
@@ -174,14 +242,12 @@ static uint64_t hash_of(const struct dpt_heartbeat *heartbeat, const struct data
 
 /* Sends a datagram to all used addresses of a node, which accepts the first one that arrives and
  * ignores the others, since they have the same counter. */
-static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagram *datagram,
-                          size_t size)
+static void send_datagram(struct dpt_heartbeat *heartbeat, const struct peer *peer,
+                          struct datagram *datagram, size_t size)
 {
-    const struct peer *peer = &heartbeat->peers[to];
-
     datagram->magic = MAGIC;
     datagram->from = heartbeat->index;
-    datagram->to = to;
+    datagram->to = peer->node;
     datagram->counter = ++heartbeat->counter;
     datagram->hash = hash_of(heartbeat, datagram, size);
     for (int i = 0; i < peer->addresses->n; i++) {
@@ -197,77 +263,107 @@ static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagr
     }
 }
 
-/* Stores a report after its numbers are checked and its texts are terminated and made printable,
- * since it comes from outside. */
-static void store_report(struct peer *peer, const struct dpt_heartbeat_report *report, double now)
+/* Takes what a peer has answered to the question that was asked at `since`. */
+static void hear(struct dpt_heartbeat *heartbeat, struct peer *peer,
+                 const struct datagram *datagram, size_t size, double since)
 {
-    peer->report = *report;
-    if (peer->report.n < 0 || peer->report.n > DPT_HEARTBEAT_RANKS)
-        peer->report.n = 0;
-    for (int i = 0; i < peer->report.n; i++) {
-        struct dpt_rank_status *seen = &peer->report.late[i];
-        char note[6 * sizeof seen->note + 8];
+    const double now = heartbeat->now;
+    struct dpt_news_item item;
+    size_t used = 0;
 
-        seen->note[sizeof seen->note - 1] = '\0';
-        dpt_show_text(note, seen->note, sizeof seen->note);
-        snprintf(seen->note, sizeof seen->note, "%.*s", DPT_NOTE_TEXT - 1, note);
-        if (seen->process != DPT_PROCESS_STOPPED && seen->process != DPT_PROCESS_GONE)
-            seen->process = DPT_PROCESS_RUNS;
+    peer->reached = true;
+    peer->heard = peer->seen = now;
+    for (int k = 0; k < heartbeat->n_peers; k++) {
+        const int node = (peer->node + heartbeat->distances[k]) % heartbeat->nodes;
+        const int own = peer_of(heartbeat, node);
+
+        if (own >= 0 && datagram->ages[k] != OLD)
+            heartbeat->peers[own].seen =
+                fmax(heartbeat->peers[own].seen, since - (double)datagram->ages[k] / AGES);
     }
-    peer->heard = now;
+    while (dpt_news_read(datagram->news, size - ANSWERED, &used, &item)) {
+        const double at = item.node == peer->node ? now : fmin(since - item.age, now);
+        const int own = peer_of(heartbeat, item.node);
+
+        if (item.node < 0 || item.node >= heartbeat->nodes || item.node == heartbeat->index)
+            continue;
+        if (own >= 0 && !item.silent)
+            heartbeat->peers[own].seen = fmax(heartbeat->peers[own].seen, at);
+        if (own >= 0 && item.silent && now - heartbeat->peers[own].seen <= LOST)
+            dpt_news_contradict(&heartbeat->news, item.node, at);
+        else
+            dpt_news_put(&heartbeat->news, item.node, at, item.silent ? NULL : &item.report);
+    }
 }
 
 /* Checks a datagram and handles it. */
-static void receive(struct dpt_heartbeat *heartbeat, const struct datagram *datagram, size_t size,
-                    double now)
+static void receive(struct dpt_heartbeat *heartbeat, const struct datagram *datagram, size_t size)
 {
+    const double now = heartbeat->now;
     struct peer *peer;
+    int own;
 
     if (size < QUESTION || size > sizeof *datagram || datagram->magic != MAGIC ||
-        datagram->from < 0 || datagram->from >= heartbeat->nodes ||
-        datagram->from == heartbeat->index || datagram->to != heartbeat->index ||
+        (own = peer_of(heartbeat, datagram->from)) < 0 || datagram->to != heartbeat->index ||
         datagram->hash != hash_of(heartbeat, datagram, size))
         return;
-    peer = &heartbeat->peers[datagram->from];
+    peer = &heartbeat->peers[own];
     if (datagram->counter <= peer->counter)
         return;
     peer->counter = datagram->counter;
-    peer->reached = true;
     if (datagram->kind == ASK) {
         peer->to_answer = datagram->counter;
         peer->asks = heartbeat->due = true;
-    } else if (datagram->kind == ANSWER && size == sizeof *datagram && datagram->about != 0 &&
-               (datagram->about == peer->questions[0] || datagram->about == peer->questions[1])) {
-        store_report(peer, &datagram->report, now);
-    }
-}
-
-/* Every node is asked once, also one that was heard before: it has not heard this one yet. */
-static void ask(struct dpt_heartbeat *heartbeat, bool waiting, double now)
-{
-    int sent = 0;
-
-    for (int k = 0; k < heartbeat->nodes && sent < BURST; k++) {
-        struct peer *peer = &heartbeat->peers[heartbeat->next];
-        struct datagram question = {.kind = ASK};
-
-        if (heartbeat->next != heartbeat->index &&
-            (waiting || peer->tries == 0 || (!peer->reached && peer->tries < TRIES)) &&
-            now - peer->asked >= PAUSE) {
-            if (now - peer->asked >= 2 * FRESH)
-                peer->first_asked = now;
-            peer->asked = now;
-            peer->tries++;
-            send_datagram(heartbeat, heartbeat->next, &question, QUESTION);
-            peer->questions[1] = peer->questions[0];
-            peer->questions[0] = question.counter;
-            sent++;
+        if (datagram->hops >= heartbeat->hops || now - heartbeat->asked > RELAY) {
+            heartbeat->hops = datagram->hops;
+            heartbeat->asked = now;
         }
-        heartbeat->next = (heartbeat->next + 1) % heartbeat->nodes;
+        return;
+    }
+    for (int i = 0; i < QUESTIONS && datagram->kind == ANSWER && size >= ANSWERED; i++)
+        if (datagram->about != 0 && datagram->about == peer->questions[i].counter &&
+            now - peer->questions[i].at <= FRESH)
+            hear(heartbeat, peer, datagram, size, peer->questions[i].at);
+}
+
+/* Asks one peer. hops: of the question. */
+static void ask(struct dpt_heartbeat *heartbeat, struct peer *peer, int hops)
+{
+    const double now = heartbeat->now;
+    struct datagram question = {.kind = ASK, .hops = hops};
+
+    /* This node itself did not run, or did not ask. */
+    if (now - peer->asked >= FRESH)
+        peer->first_asked = now;
+    peer->asked = now;
+    peer->tries++;
+    send_datagram(heartbeat, peer, &question, QUESTION);
+    memmove(peer->questions + 1, peer->questions, sizeof peer->questions - sizeof *peer->questions);
+    peer->questions[0].counter = question.counter;
+    peer->questions[0].at = now;
+}
+
+/* Asks the peers that are due, and notes which of them are silent. */
+static void ask_all(struct dpt_heartbeat *heartbeat, bool waiting)
+{
+    const double now = heartbeat->now;
+    const int hops = waiting ? HOPS : now - heartbeat->asked <= RELAY ? heartbeat->hops - 1 : -1;
+
+    for (int k = 0; k < heartbeat->n_peers; k++) {
+        struct peer *peer = &heartbeat->peers[k];
+        const double usual = PAUSE + UNEVEN * ((k + peer->tries) % 3 - 1),
+                     pause = peer->reached && peer->heard < peer->asked ? RETRY : usual;
+
+        if ((hops >= 0 || (!peer->reached && peer->tries < TRIES)) && now - peer->asked >= pause)
+            ask(heartbeat, peer, hops > 0 ? hops : 0);
+        /* This comes after the questions, so a node that has not asked lately begins anew. */
+        if (hops >= 0 && peer->reached && now - peer->first_asked > FRESH &&
+            now - peer->seen > LOST)
+            dpt_news_put(&heartbeat->news, peer->node, now, NULL);
     }
 }
 
-static void read_socket(struct dpt_heartbeat *heartbeat, int own, double now)
+static void read_socket(struct dpt_heartbeat *heartbeat, int own)
 {
     for (int i = 0; i < BURST; i++) {
         struct datagram datagram;
@@ -277,29 +373,35 @@ static void read_socket(struct dpt_heartbeat *heartbeat, int own, double now)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF))
             break;
         if (n >= 0)
-            receive(heartbeat, &datagram, (size_t)n, now);
+            receive(heartbeat, &datagram, (size_t)n);
     }
 }
 
 bool dpt_heartbeat_poll(struct dpt_heartbeat *heartbeat, bool waiting, double now)
 {
+    heartbeat->now = fmax(heartbeat->now, now); /* ages are never negative */
     for (int i = 0; i < heartbeat->addresses.n; i++)
         if (heartbeat->fd[i] >= 0)
-            read_socket(heartbeat, i, now);
-    ask(heartbeat, waiting, now);
+            read_socket(heartbeat, i);
+    ask_all(heartbeat, waiting);
     return heartbeat->due;
 }
 
 void dpt_heartbeat_answer(struct dpt_heartbeat *heartbeat, const struct dpt_heartbeat_report *mine)
 {
-    struct datagram answer = {.kind = ANSWER, .report = *mine};
+    struct datagram answer = {.kind = ANSWER};
+    const size_t size = ANSWERED + dpt_news_write(&heartbeat->news, heartbeat->index, mine,
+                                                  heartbeat->now, answer.news, sizeof answer.news);
 
-    for (int i = 0; i < heartbeat->nodes; i++) {
-        struct peer *peer = &heartbeat->peers[i];
+    for (int k = 0; k < heartbeat->n_peers; k++)
+        answer.ages[k] =
+            (uint8_t)fmin(OLD, ceil((heartbeat->now - heartbeat->peers[k].heard) * AGES));
+    for (int k = 0; k < heartbeat->n_peers; k++) {
+        struct peer *peer = &heartbeat->peers[k];
 
         if (peer->asks) {
             answer.about = peer->to_answer;
-            send_datagram(heartbeat, i, &answer, sizeof answer);
+            send_datagram(heartbeat, peer, &answer, size);
         }
         peer->asks = false;
     }
@@ -309,12 +411,10 @@ void dpt_heartbeat_answer(struct dpt_heartbeat *heartbeat, const struct dpt_hear
 enum dpt_remote_state dpt_heartbeat_state(const struct dpt_heartbeat *heartbeat, int node,
                                           double now, const struct dpt_heartbeat_report **report)
 {
-    const struct peer *peer = &heartbeat->peers[node];
+    return dpt_news_state(&heartbeat->news, node, now, report);
+}
 
-    *report = &peer->report;
-    if (!peer->reached || now - peer->asked > FRESH)
-        return DPT_REMOTE_UNKNOWN;
-    if (now - peer->heard <= FRESH)
-        return DPT_REMOTE_HEARD;
-    return now - peer->first_asked > FRESH ? DPT_REMOTE_SILENT : DPT_REMOTE_UNKNOWN;
+double dpt_heartbeat_delay(int nodes)
+{
+    return nodes > PEERS + 1 ? LOST + FRESH : FRESH;
 }

@@ -93,11 +93,14 @@ static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_
         dpt_nodes_close(nodes);
     else
         sort_ranks(nodes, comm, node_of);
-    /* Every node sends a first question before any continues, so that a node which is lost in the
-     * first second has been reached once, and its silence means something. */
-    if (nodes->heartbeat != NULL)
-        dpt_heartbeat_poll(nodes->heartbeat, false, dpt_now());
-    DPT_TRY(dpt_group_barrier(&comm->leaders, err));
+    /* Every node asks its peers, answers theirs and reads their answers before any continues, so
+     * that a node which is lost in the first second has answered once, and its silence means
+     * something. */
+    for (int turn = 0; turn < 3; turn++) {
+        if (nodes->heartbeat != NULL && dpt_heartbeat_poll(nodes->heartbeat, false, dpt_now()))
+            dpt_heartbeat_answer(nodes->heartbeat, &(struct dpt_heartbeat_report){0});
+        DPT_TRY(dpt_group_barrier(&comm->leaders, err));
+    }
 out:
     return status;
 }

@@ -210,8 +210,7 @@ static void note_progress(struct dpt_watch *w, double passed)
     }
 }
 
-/* Answers the other nodes' questions, and asks them where this rank has waited for half its
- * limit. */
+/* Answers the other nodes' questions, and asks where this rank has waited for half its limit. */
 static void poll_other_nodes(struct dpt_watch *w, double now)
 {
     const double limit = w->limits.seconds;
@@ -251,7 +250,10 @@ static enum dpt_diagnosis diagnose(struct dpt_watch *w, double start, double now
 {
     const struct dpt_diagnosis_context context = {w->host, w->limits.seconds, w->nodes.others,
                                                   (const char(*)[DPT_PLACE_TEXT])w->places, start};
-    const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
+    /* The nodes ask each other from half the limit on, and of many each takes longer to know. */
+    const double asking = dpt_heartbeat_delay(w->nodes.n) - w->limits.seconds / 2;
+    const double more =
+        fmax(GRACE, asking) + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
     const double still = w->seen[w->me].still;
     enum dpt_diagnosis diagnosis;
 

@@ -138,9 +138,9 @@ struct dpt_diagnosis_context {
 };
 
 enum dpt_remote_state {
-    DPT_REMOTE_UNKNOWN, /* was never heard, or not asked lately */
-    DPT_REMOTE_SILENT,  /* was heard once, and does not answer any more */
-    DPT_REMOTE_HEARD    /* its last answer is at most two seconds old */
+    DPT_REMOTE_UNKNOWN, /* has never answered, or nobody has asked it lately, or all is well */
+    DPT_REMOTE_SILENT,  /* has answered once, and answers none of those that ask it any more */
+    DPT_REMOTE_HEARD    /* its last report is a few seconds old at most */
 };
 
 /* Another node, as its own watchdog reports it. */
