@@ -16,8 +16,8 @@
  *  - a peer is silent if it does not answer and none of those that this node asks has heard it
  *    either. Single links that fail and lost datagrams thus blame nobody: with one fifth lost, no
  *    node of 1 024 called another one silent;
- *  - a node sends at most a question and an answer to each peer in a poll, of DPT_HEARTBEAT_BYTES at
- *    most, however many nodes there are, and one of each a second if all answer (measured: 34
+ *  - a node sends at most a question and an answer to each peer in a poll, of DPT_HEARTBEAT_BYTES
+ *    at most, however many nodes there are, and one of each a second if all answer (measured: 34
  *    datagrams, 3 kB a second);
  *  - a node that does not wait itself asks too while a node that waits asks it, directly or through
  *    others: else one that waits before all others would know its peers only.

@@ -1,4 +1,5 @@
 /* Headers of safetensors files at their bounds. */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,10 +67,22 @@ static void eight_dimensions_are_read_and_nine_refused(void **state)
     unlink(path);
 }
 
+/* Asking about a file that is not there leaves the process' own files open, the first one too. */
+static void a_missing_file_is_nobodys(void **state)
+{
+    const int first = dup(0) >= 0 ? fcntl(0, F_GETFD) : open("/dev/null", O_RDONLY);
+
+    (void)state;
+    assert_true(first >= 0);
+    assert_false(dpt_weights_foreign("/nowhere/w.h5", NULL));
+    assert_true(fcntl(0, F_GETFD) >= 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(eight_dimensions_are_read_and_nine_refused),
+        cmocka_unit_test(a_missing_file_is_nobodys),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

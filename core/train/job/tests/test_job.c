@@ -5,7 +5,9 @@
 
 #include <cmocka.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/train/job/job.h"
 
@@ -137,11 +139,33 @@ static void signature_leaves_defaults_of_later_options_out(void **state)
     dpt_str_release(&got);
 }
 
+/* A mistake is told with the line and the column of what it is about. */
+static void mistakes_have_their_place(void **state)
+{
+    static const char text[] = "data: {train: synthetic}\nmodel: mlp\ncomm: {reduction: "
+                               "reproducible}\nparallel:\n  pipeline: {stages: 3, cut: [dense2]}\n";
+    char path[] = "/tmp/dptrain-job-XXXXXX", want[128];
+    const int fd = mkstemp(path);
+    struct dpt_conf conf = {0};
+    struct dpt_job job = {0};
+    struct dpt_error err = {0};
+
+    (void)state;
+    assert_int_equal(write(fd, text, sizeof text - 1), sizeof text - 1);
+    close(fd);
+    assert_int_equal(dpt_job_load(&job, &conf, path, NULL, 0, &err), DPT_BAD_JOB);
+    snprintf(want, sizeof want, "%s:5:13: parallel.pipeline.cut: 1 layer makes 2 stages", path);
+    assert_memory_equal(err.text, want, strlen(want));
+    dpt_conf_release(&conf);
+    unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(signature_knows_nothing_that_changes_no_byte),
         cmocka_unit_test(signature_leaves_defaults_of_later_options_out),
+        cmocka_unit_test(mistakes_have_their_place),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,6 +78,16 @@ def test_steps_are_those_of_pytorch(tmp_path, kind, device):
         assert any(value.ravel()) != any(part in key for part in ("conv1/weight", "bn2/", "bn3/weight")), key
 
 
+def test_plan_lists_what_a_group_gives(tmp_path):
+    """A tensor gets its rate and its decay from the first group that matches it and gives them, of whatever size."""
+    groups = "[{match: 'dense1*', lr_scale: 0.2}, {match: dense1/weight, lr: 0.1}, {match: '*/bias', weight_decay: 0.5}]"
+    job = dpt.write_small_job(tmp_path / "job.yaml", optimizer=f"{{type: adam, groups: {groups}}}")
+    done = dpt.run("plan", job, "--json", "--no-time")
+    assert done.code == 0, done
+    found = [pattern["tensors"] for group in json.loads(done.out)["groups"] for pattern in group["match"]]
+    assert found[0] == ["dense1/weight", "dense1/bias"] and found[1] == found[2] == [], "biases do not decay"
+
+
 def test_ranks_and_resuming_change_nothing(tmp_path):
     """With a frozen body, where backward ends early, and groups that overlap; stopped in the middle, on other ranks."""
     job = make(tmp_path, groups="[{match: [head], lr: 0.01}, {match: ['*'], lr_scale: 0.5, weight_decay: 0.3}]",
