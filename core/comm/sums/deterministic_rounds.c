@@ -33,7 +33,12 @@ struct dpt_rounds {
     int units, n;
     int level;  /* each block has 2^level leaves */
     int levels; /* buffers of a store */
+    /* What MPI counts, with an int: cache lines of `line` floats where units begin and end with
+     * one, as those of tensors do; else floats, and line is 1. */
+    MPI_Datatype type;
+    size_t line;
     float *store, *rest;
+    size_t store_bytes;
 };
 
 /* Whether buffer w of a rank has a block in that round, and which. */
@@ -159,6 +164,27 @@ size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
            dpt_round_up(d->stride - dpt_deterministic_chunked(d), sizeof(float));
 }
 
+/* Chooses what MPI counts. */
+static enum dpt_status make_type(struct dpt_deterministic_allreduce *d,
+                                 const struct dpt_deterministic_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_rounds *rounds = d->rounds;
+
+    rounds->line = DPT_LINE;
+    for (int k = 0; k <= spec->units; k++)
+        if (spec->unit[k] % DPT_LINE != 0)
+            rounds->line = 1;
+    if (d->pitch / rounds->line > INT32_MAX)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "parallel.shard: over %zu million parameters of a rank are not possible",
+                         ((size_t)INT32_MAX + 1) * rounds->line / 1000000));
+    DPT_TRY_MPI(MPI_Type_contiguous, (int)rounds->line, MPI_FLOAT, &rounds->type);
+    DPT_TRY_MPI(MPI_Type_commit, &rounds->type);
+out:
+    return status;
+}
+
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
                                 const struct dpt_deterministic_spec *spec, struct dpt_error *err)
 {
@@ -169,13 +195,11 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     struct dpt_rounds *rounds;
     size_t most = rest;
 
-    if ((double)d->pitch * d->buffers > INT32_MAX) /* MPI's displacements and counts are int */
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
-                         "parallel.shard: over 2^31 parameters, those of all threads together, are "
-                         "not possible"));
     dpt_deterministic_cut(d);
     DPT_TRY(DPT_ALLOCATE(d->rounds, 1, "the gradients", err));
     rounds = d->rounds;
+    rounds->type = MPI_DATATYPE_NULL;
+    DPT_TRY(make_type(d, spec, err));
     own = dpt_deterministic_slice(d, d->rank);
     rounds->level = spec->level;
     rounds->levels = count_held(d->ranks, spec);
@@ -185,8 +209,10 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
         rounds->first[i + 1] = rounds->first[i] + count_parts(d, spec->unit[i], spec->unit[i + 1]);
     rounds->n = rounds->first[spec->units + 1] = rounds->first[spec->units] + 1;
     DPT_TRY(DPT_ALLOCATE(rounds->pieces, (size_t)rounds->n, "the gradients", err));
-    DPT_TRY(DPT_ALLOCATE(rounds->store, (size_t)rounds->levels * (own.end - own.begin),
-                         "the gradients", err));
+    rounds->store_bytes = (size_t)rounds->levels * (own.end - own.begin) * sizeof(float);
+    rounds->store = dpt_reserve(rounds->store_bytes);
+    if (rounds->store == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the gradients", (double)rounds->store_bytes));
     DPT_TRY(DPT_ALLOCATE(rounds->rest, (size_t)rounds->levels * rest, "the gradients", err));
     cut_pieces(d, spec);
     for (int k = 0; k < rounds->n - 1 && !d->window; k++)
@@ -229,9 +255,11 @@ void dpt_rounds_close(struct dpt_deterministic_allreduce *d)
     dpt_unreserve(d->result, d->stride * sizeof(float));
     dpt_free(d->sums_of_squares);
     if (d->rounds != NULL) {
+        if (d->rounds->type != MPI_DATATYPE_NULL)
+            MPI_Type_free(&d->rounds->type);
         dpt_free(d->rounds->first);
         dpt_free(d->rounds->pieces);
-        dpt_free(d->rounds->store);
+        dpt_unreserve(d->rounds->store, d->rounds->store_bytes);
         dpt_free(d->rounds->rest);
     }
     dpt_free(d->rounds);
@@ -256,6 +284,9 @@ static enum dpt_status send_slices(struct dpt_deterministic_allreduce *d, int32_
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm->world;
+    const MPI_Datatype type = d->rounds->type;
+    const size_t line = d->rounds->line;
+    const int own = (int)(p->n / line);
     struct dpt_block block;
 
     for (int w = 0; w < d->buffers; w++) {
@@ -265,14 +296,13 @@ static enum dpt_status send_slices(struct dpt_deterministic_allreduce *d, int32_
             size_t at;
             const size_t n = find_part(d, r, p, &at);
 
-            d->send.count[r] = sends ? (int)n : 0;
-            d->send.at[r] = n > 0 ? (int)(at - p->shift) : 0;
-            d->receive.count[r] = find_block(d, round, r, w, p->tree.total, &block) ? (int)p->n : 0;
-            d->receive.at[r] = (int)(((size_t)r * (size_t)d->buffers + (size_t)w) * p->n);
+            d->send.count[r] = sends ? (int)(n / line) : 0;
+            d->send.at[r] = n > 0 ? (int)((at - p->shift) / line) : 0;
+            d->receive.count[r] = find_block(d, round, r, w, p->tree.total, &block) ? own : 0;
+            d->receive.at[r] = (r * d->buffers + w) * own;
         }
         DPT_TRY_STEP(world, MPI_Alltoallv, d->own + (size_t)w * d->pitch, d->send.count, d->send.at,
-                     MPI_FLOAT, d->received, d->receive.count, d->receive.at, MPI_FLOAT,
-                     dpt_mpi_comm(world));
+                     type, d->received, d->receive.count, d->receive.at, type, dpt_mpi_comm(world));
     }
 out:
     return status;
@@ -377,15 +407,17 @@ enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm->world;
     const struct piece *p = &d->rounds->pieces[d->rounds->first[unit]];
+    const MPI_Datatype type = d->rounds->type;
+    const size_t line = d->rounds->line;
 
     for (int r = 0; r < d->ranks; r++) {
         size_t at;
 
-        d->receive.count[r] = (int)find_owned(d, r, p->begin, p->end, &at);
-        d->receive.at[r] = d->receive.count[r] > 0 ? (int)(at - p->begin) : 0;
+        d->receive.count[r] = (int)(find_owned(d, r, p->begin, p->end, &at) / line);
+        d->receive.at[r] = d->receive.count[r] > 0 ? (int)((at - p->begin) / line) : 0;
     }
-    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_FLOAT, x + p->begin, d->receive.count,
-                 d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, type, x + p->begin, d->receive.count,
+                 d->receive.at, type, dpt_mpi_comm(world));
 out:
     return status;
 }

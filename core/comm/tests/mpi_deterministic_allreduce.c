@@ -9,7 +9,8 @@ enum { LEAVES = 64, FLOATS = 1000, MANY = 40000 };
 
 /* --- bytes that this rank gives the others, by MPI's profiling interface ---------------------- */
 
-static int64_t given;
+static int64_t given, farthest;
+static float first_received; /* of all ranks, added */
 
 static int64_t size_of(MPI_Datatype type)
 {
@@ -30,9 +31,18 @@ int MPI_Alltoallv(const void *send, const int *counts, const int *at, MPI_Dataty
                   void *receive, const int *other_counts, const int *other_at, MPI_Datatype other,
                   MPI_Comm c)
 {
-    for (int r = 0; r < comm.world.size; r++)
+    int code;
+
+    for (int r = 0; r < comm.world.size; r++) {
         given += r == comm.world.rank ? 0 : counts[r] * size_of(type);
-    return PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, c);
+        farthest = at[r] * size_of(type) > farthest ? at[r] * size_of(type) : farthest;
+    }
+    code = PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, c);
+    first_received = 0;
+    for (int r = 0; r < comm.world.size; r++)
+        if (other_counts[r] > 0)
+            first_received += *(float *)(void *)((char *)receive + other_at[r] * size_of(other));
+    return code;
 }
 
 int MPI_Allgatherv(const void *send, int n, MPI_Datatype type, void *receive, const int *counts,
@@ -382,12 +392,54 @@ static void round_robin_shards(void **state)
         unit[3] = begin[spec.chunks.n];
         unit[1] = dice(round, 8, unit[3]);
         unit[2] = unit[1] + dice(round, 9, unit[3] - unit[1]);
+        for (int k = 1; k < 3 && round % 2 == 1; k++)
+            unit[k] -= unit[k] % 16; /* as those of tensors */
         assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
         for (uint64_t i = 0; i < 4; i++)
             one_round_robin_sum(d, round * 100 + i, n, &spec, pool);
         dpt_deterministic_close(d);
     }
     dpt_pool_close(pool);
+}
+
+/* Whole buffers of more than 2^31 floats: MPI counts them with an int. Only the last unit's memory
+ * is used. */
+static void buffers_beyond_two_billion_floats(void **state)
+{
+    enum { LAST = 1 << 12 };
+    const size_t n = ((size_t)1 << 31) + (1 << 16), last = n - LAST;
+    size_t begin[] = {0, n / 4, n / 2, last, n - LAST / 2, n}, unit[] = {0, last, n};
+    struct dpt_deterministic_spec spec = {.n = n,
+                                          .buffers = 1,
+                                          .chunks = {.n = 5, .begin = begin},
+                                          .sharded = true,
+                                          .unit = unit,
+                                          .units = 2,
+                                          .whole = true,
+                                          .way = DPT_DETERMINISTIC_MESSAGES,
+                                          .leaves = comm.world.size};
+    struct dpt_deterministic_allreduce *d;
+    struct dpt_error err;
+    enum dpt_status status;
+    struct dpt_slice own;
+
+    (void)state;
+    if (comm.world.size != 2)
+        skip();
+    status = dpt_deterministic_open(&d, &comm, &spec, &err);
+    assert_true(status == DPT_OK || status == DPT_RANK);
+    if (dpt_group_agree(&comm.world, status, &err) != DPT_OK)
+        skip(); /* not even addresses for so much */
+    farthest = 0;
+    for (size_t i = 0; i < LAST; i++)
+        dpt_deterministic_buffer(d, 0)[last + i] = (float)i;
+    dpt_deterministic_begin(d, 2);
+    assert_int_equal(dpt_deterministic_round(d, 0, 1, &err), DPT_OK);
+    own = dpt_deterministic_slice(d, comm.world.rank);
+    assert_true(farthest >= (int64_t)(last * sizeof(float)));
+    if (own.end > last)
+        assert_true(first_received == 2 * (float)(own.begin > last ? own.begin - last : (size_t)0));
+    dpt_deterministic_close(d);
 }
 
 /* The rounds of leaves taken round-robin; with weights of which all gather each unit before it is
@@ -496,6 +548,7 @@ int main(void)
         cmocka_unit_test(shards_through_messages),
         cmocka_unit_test(same_bits_through_pieces),
         cmocka_unit_test(round_robin_shards),
+        cmocka_unit_test(buffers_beyond_two_billion_floats),
         cmocka_unit_test(no_more_is_sent_than_needed),
     };
 
