@@ -162,6 +162,18 @@ enum dpt_status dpt_group_sum_floats(const struct dpt_group *g, const float *sen
     return sum(g, MPI_FLOAT, sizeof *send, send, receive, n, err);
 }
 
+enum dpt_status dpt_group_sum_floats_at_first(const struct dpt_group *g, float *x, size_t n,
+                                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < n && !is_alone(g); i += dpt_message_limit(g))
+        DPT_TRY_STEP(g, MPI_Reduce, g->rank == 0 ? MPI_IN_PLACE : x + i, x + i, piece(g, n - i),
+                     MPI_FLOAT, MPI_SUM, 0, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
 enum dpt_status dpt_group_sum_doubles(const struct dpt_group *g, const double *send,
                                       double *receive, size_t n, struct dpt_error *err)
 {

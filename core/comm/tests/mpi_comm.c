@@ -123,6 +123,12 @@ static void sums_of_all_lengths(void **state)
             CHECK(to == 0 || n[0][i] == value(comm.world.rank, i, round));
         }
         CHECK(f[to][length] == 77.0F && d[to][length] == 77.0 && n[to][length] == 77);
+        for (size_t i = 0; i < length; i++)
+            f[0][i] = (float)value(comm.world.rank, i, round);
+        CHECK_OK(dpt_group_sum_floats_at_first(world(), f[0], length, &err));
+        for (size_t i = 0; i < length; i++)
+            CHECK(f[0][i] == (float)(comm.world.rank == 0 ? value_sum(i, round)
+                                                          : value(comm.world.rank, i, round)));
     }
 }
 

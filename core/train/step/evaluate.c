@@ -72,6 +72,12 @@ static int32_t said_width(const struct dpt_trainer *t, const struct dpt_split *s
                : 0;
 }
 
+/* Of what is kept of all samples. */
+static size_t said_bytes(const struct eval_work *w)
+{
+    return (size_t)w->split->sampler.samples * (size_t)w->said.width * sizeof *w->said.rows;
+}
+
 static size_t count_sums(const struct dpt_trainer *t)
 {
     return SUMS + (is_regression(t) ? 2 * (size_t)dpt_graph_outputs(&t->model.graph) : 0);
@@ -220,10 +226,9 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     DPT_TRY(dpt_fault_strike(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
                              DPT_FAULT_EVALUATION, NULL, 0, err));
     memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
-    if (w->said.width > 0)
-        DPT_TRY(DPT_ALLOCATE(w->said.rows,
-                             (size_t)w->split->sampler.samples * (size_t)w->said.width,
-                             "an evaluation", err));
+    /* Each rank writes its own samples' rows, and only rank 0 gets all: the others' memory is none. */
+    if (w->said.width > 0 && (w->said.rows = dpt_reserve(said_bytes(w))) == NULL)
+        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)said_bytes(w)));
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
@@ -416,8 +421,8 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
      * in the same order. */
     DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w.sums, err));
     if (w.said.width > 0)
-        DPT_TRY(dpt_group_sum_floats(&t->comm->world, w.said.rows, w.said.rows,
-                                     (size_t)split->sampler.samples * (size_t)w.said.width, err));
+        DPT_TRY(dpt_group_sum_floats_at_first(&t->comm->world, w.said.rows,
+                                              said_bytes(&w) / sizeof(float), err));
     add_up(&w, total);
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
@@ -428,7 +433,7 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     if (t->decision != NULL)
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, total, sizeof *total, err));
 out:
-    dpt_free(w.said.rows);
+    dpt_unreserve(w.said.rows, said_bytes(&w));
     return status;
 }
 
