@@ -97,6 +97,16 @@ def test_short_runs_have_ten_lines(tmp_path, steps, lines):
     assert told_of == (set(range(1, steps + 1)) if steps <= 100 else {e["step"] for e in events} | {steps})
 
 
+def test_a_run_begins_with_what_it_is(tmp_path):
+    """What the job says, its model has and the data gives, for whoever reads metrics.jsonl without the job."""
+    folder = tmp_path / "run"
+    dpt.train(dpt.write_job(tmp_path / "job.yaml", JOB.format(length="epochs: 2") + "name: first\n"), folder, "--set", "data.valid=0.1")
+    run = dpt.events(folder, "run")[0]
+    want = {"name": "first", "ranks": 1, "hosts": 1, "parameters": 145 * 32 + 33 * 10, "train_samples": 908, "valid_samples": 101,
+            "global": 64, "micro": 8, "steps": 30, "steps_per_epoch": 15, "lr": 0.05}
+    assert {key: run[key] for key in want} == want and "test_samples" not in run and "resumed_from_step" not in run
+
+
 def test_never_is_quiet(tmp_path):
     result = dpt.train(job(tmp_path, "epochs: 1"), tmp_path / "out", "--set", "log.every=never")
     assert not dpt.events(tmp_path / "out", "epoch") and not re.search("^epoch|^  lines", result.err, re.M), result
