@@ -330,12 +330,20 @@ out:
 
 const char *dpt_dataset_changed(const struct dpt_dataset *set)
 {
-    for (size_t i = 0; set->parts != NULL && i < set->parts->n_shards; i++) {
-        struct dpt_shard *shard = &set->parts->shards[i];
+    struct dpt_dataset_parts *parts = set->parts;
+
+    /* Asked after each step, of thousands of shards. */
+    if (parts == NULL || !atomic_load(&parts->changed))
+        return NULL;
+    atomic_store(&parts->changed, false);
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
         int change = DPT_SHARD_CHANGED;
 
-        if (atomic_compare_exchange_strong(&shard->change, &change, DPT_SHARD_TOLD))
-            return shard->path;
+        if (!atomic_compare_exchange_strong(&shard->change, &change, DPT_SHARD_TOLD))
+            continue;
+        atomic_store(&parts->changed, true); /* there may be more */
+        return shard->path;
     }
     return NULL;
 }

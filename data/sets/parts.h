@@ -28,7 +28,8 @@ struct dpt_dataset_parts {
     struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
-    bool verify; /* checksums, where there are any */
+    bool verify;          /* checksums, where there are any */
+    _Atomic bool changed; /* a shard is, which dpt_dataset_changed has not told yet */
     /* The job's; NULL: classes, or multi-label labels, have none. */
     const struct dpt_class_weight_conf *class_weights, *label_weights;
     float *positive;                            /* the set's */

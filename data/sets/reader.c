@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -10,7 +11,7 @@
 #include "data/sets/parts.h"
 
 enum { RUN = 512 }; /* neighbours in one call; below IOV_MAX */
-/* Seconds between two looks at the shards, of a microsecond each. */
+/* Seconds between two looks at a shard that is read: each may be a message to a file server. */
 static const double LOOK = 1;
 
 /* A sample to read and its place in the output. */
@@ -24,7 +25,7 @@ struct dpt_reader {
     struct want *wants; /* [most] */
     uint8_t *raw;       /* a piece, for shards that HDF5 reads */
     size_t raw_bytes;
-    double look_at; /* when to see whether the shards are still what they were */
+    double *look_at; /* [shards]: when to see whether each is still what it was; 0: at once */
     struct iovec to[RUN];
 };
 
@@ -146,6 +147,7 @@ enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_datase
     *out = NULL;
     DPT_TRY(DPT_ALLOCATE(reader, 1, "a reader", err));
     reader->set = set;
+    DPT_TRY(DPT_ALLOCATE(reader->look_at, set->parts->n_shards, "a reader", err));
     for (size_t i = 0; i < set->parts->n_shards; i++) {
         const struct dpt_shard *shard = &set->parts->shards[i];
         const size_t need = dpt_field_piece_bytes(&shard->images, shard->samples);
@@ -168,6 +170,7 @@ void dpt_reader_close(struct dpt_reader *reader)
 {
     if (reader == NULL)
         return;
+    dpt_free(reader->look_at);
     dpt_free(reader->wants);
     dpt_free(reader->raw);
     dpt_free(reader);
@@ -258,17 +261,21 @@ out:
     return status;
 }
 
-static enum dpt_status look_at_shards(struct dpt_reader *reader, struct dpt_error *err)
+/* Looks whether a shard is still what it was, when it is read for the first time and then once a
+ * second at most. */
+static enum dpt_status look(struct dpt_reader *reader, size_t number, double now,
+                            struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = reader->set->parts;
-    const double now = dpt_now();
+    struct dpt_shard *shard = &parts->shards[number];
 
-    if (now < reader->look_at)
+    if (now < reader->look_at[number])
         return DPT_OK;
-    reader->look_at = now + LOOK;
-    for (size_t i = 0; i < parts->n_shards; i++)
-        DPT_TRY(dpt_shard_look(&parts->shards[i], parts->verify, err));
+    reader->look_at[number] = now + LOOK;
+    DPT_TRY(dpt_shard_look(shard, parts->verify, err));
+    if (atomic_load(&shard->change) == DPT_SHARD_CHANGED)
+        atomic_store(&parts->changed, true);
 out:
     return status;
 }
@@ -307,9 +314,9 @@ enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample
 {
     enum dpt_status status = DPT_OK;
     struct want *wants = reader->wants;
+    const double now = dpt_now();
     size_t at = 0;
 
-    DPT_TRY(look_at_shards(reader, err));
     for (int32_t i = 0; i < n; i++) {
         wants[i] = (struct want){.sample = sample[i], .at = at};
         dpt_dataset_place(reader->set, sample[i], &wants[i].bytes);
@@ -321,6 +328,7 @@ enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample
         const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
 
         run = run_of(shard, wants + i, n - i);
+        DPT_TRY(look(reader, (size_t)(shard - reader->set->parts->shards), now, err));
         DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(reader, shard, wants + i,
                                                                         run, bytes, err));
     }
