@@ -112,6 +112,9 @@ struct dpt_data_conf {
     int cache;   /* enum dpt_cache */
     bool drop_last;
     bool verify; /* checksums, where there are any */
+    /* No option, for guesses: of many shards some are described, and the others taken to be like
+     * them. */
+    bool few;
     struct dpt_synthetic synthetic;
 };
 
@@ -181,8 +184,8 @@ struct dpt_dataset_spec {
 };
 
 /*
- * Opens a data set. Collective over comm->world (the images are read once per node, in shares): all
- * ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
+ * Opens a data set. Collective over comm->world (each header is read by one rank, the images once
+ * per node, in shares): all ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
  * as many labels and weights as images, checksums where there are any, float data finite where it
  * is read into memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO,
  * RANK.
