@@ -49,7 +49,7 @@ static void open_plans(struct plans *plans, const struct dpt_job *job, const str
     dpt_job_signature(job, conf, &plans->signature);
     plans->good = !plans->signature.failed &&
                   (plans->outputs == NULL ||
-                   dpt_job_find_outputs(&guess, NULL, plans->outputs, &ignored) == DPT_OK);
+                   dpt_job_find_outputs(&guess, NULL, NULL, plans->outputs, &ignored) == DPT_OK);
 }
 
 static void close_plans(struct plans *plans)

@@ -9,6 +9,8 @@
 #include "data/sets/parts.h"
 #include "data/tables/columns.h"
 
+static const struct dpt_comm alone = {.world = {.size = 1}, .node = {.size = 1}, .nodes = 1};
+
 static const char *key_of(const struct dpt_dataset_spec *spec)
 {
     return spec->paths == &spec->conf->train   ? "data.train"
@@ -38,13 +40,12 @@ out:
 }
 
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                     struct dpt_error *err)
+                                     const struct dpt_comm *comm, struct dpt_error *err)
 {
-    const struct dpt_comm alone = {.world = {.size = 1}, .node = {.size = 1}, .nodes = 1};
     enum dpt_status status = DPT_OK;
 
     memset(set, 0, sizeof *set);
-    DPT_TRY(describe(set, spec, &alone, err));
+    DPT_TRY(describe(set, spec, comm != NULL ? comm : &alone, err));
 out:
     if (status != DPT_OK)
         dpt_dataset_close(set);
@@ -328,24 +329,43 @@ static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void 
     return DPT_OK;
 }
 
-enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outputs,
-                                          struct dpt_error *err)
+/* Sees the labels of this rank's part of the shards. */
+static enum dpt_status see_shards(const struct dpt_dataset_parts *parts,
+                                  const struct dpt_group *world, struct seen *seen,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = set->parts;
-    struct seen seen = {0};
+    const size_t ranks = (size_t)world->size, rank = (size_t)world->rank;
 
-    if (set->target == DPT_TARGET_CLASS && parts->named != NULL)
-        seen.classes = (int64_t)parts->named->names.n;
-    for (size_t i = 0; set->target == DPT_TARGET_CLASS && i < parts->n_shards; i++) {
+    for (size_t i = parts->n_shards * rank / ranks; i < parts->n_shards * (rank + 1) / ranks; i++) {
         struct dpt_shard *shard = &parts->shards[i];
 
         DPT_TRY(dpt_shard_attach(shard, err));
-        seen.shard = shard;
-        DPT_TRY(dpt_field_scan(&shard->labels, 0, shard->samples, see_labels, &seen, NULL, err));
+        seen->shard = shard;
+        DPT_TRY(dpt_field_scan(&shard->labels, 0, shard->samples, see_labels, seen, NULL, err));
         dpt_shard_detach(shard);
     }
-    *outputs = seen.classes > set->target_width ? seen.classes : set->target_width;
+out:
+    return status;
+}
+
+enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, const struct dpt_comm *comm,
+                                          int64_t *outputs, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset_parts *parts = set->parts;
+    const struct dpt_group *world = comm != NULL ? &comm->world : &alone.world;
+    struct seen seen = {.classes = set->target_width};
+    double most;
+
+    if (set->target == DPT_TARGET_CLASS && parts->named != NULL &&
+        (int64_t)parts->named->names.n > seen.classes)
+        seen.classes = (int64_t)parts->named->names.n;
+    if (set->target == DPT_TARGET_CLASS)
+        status = see_shards(parts, world, &seen, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_max(world, (double)seen.classes, &most, err));
+    *outputs = (int64_t)most;
 out:
     return status;
 }

@@ -229,6 +229,7 @@ static void many_shards_are_as_one_rank_sees_them(void **state)
     struct dpt_error err;
     const char *const *names;
     char where[256], other[256];
+    int64_t outputs;
     size_t n;
 
     (void)state;
@@ -245,6 +246,11 @@ static void many_shards_are_as_one_rank_sees_them(void **state)
     assert_int_equal(n, 1);
     assert_string_equal(names[0], "cat");
     dpt_dataset_close(&mine);
+    dpt_dataset_close(&ours);
+
+    assert_int_equal(dpt_dataset_describe(&ours, &spec, &comm, &err), DPT_OK);
+    assert_int_equal(dpt_dataset_count_outputs(&ours, &comm, &outputs, &err), DPT_OK);
+    assert_int_equal(outputs, 10);
     dpt_dataset_close(&ours);
 }
 
