@@ -136,6 +136,78 @@ static void all_ranks_fail_together(void **state)
     }
 }
 
+/* What this process has read so far, as Linux counts it; 0: it does not tell. */
+static int64_t bytes_read(void)
+{
+    FILE *file = fopen("/proc/self/io", "r");
+    long long bytes = 0;
+
+    if (file == NULL)
+        return 0;
+    if (fscanf(file, "rchar: %lld", &bytes) != 1)
+        bytes = 0;
+    fclose(file);
+    return bytes;
+}
+
+/* As if each rank were a node: what is read when it is needed is verified by one of them. */
+static void nodes_share_out_the_verification(void **state)
+{
+    static const struct make_form forms[] = {{.n_dims = 4, .crc = true},
+                                             {.n_dims = 4, .gzip = true, .crc = true}};
+    struct dpt_comm nodes = comm;
+    const char *paths[] = {pattern};
+    struct dpt_data_conf conf = make_conf(paths, 1);
+    const struct dpt_dataset_spec spec = {.conf = &conf, .paths = &conf.train, .classes = true};
+
+    enum { MUCH = 100000 };
+    int64_t bytes[2];
+
+    (void)state;
+    nodes.node = (struct dpt_group){.size = 1};
+    nodes.nodes = comm.world.size;
+    conf.cache = DPT_CACHE_NONE;
+    for (int shard = -1; shard < 4; shard++) { /* -1: none is damaged */
+        struct dpt_dataset set;
+        struct dpt_error err;
+        char path[192], words[64];
+
+        write_shards(&forms[shard < 0]);
+        snprintf(path, sizeof path, "%s/%d.h5", folder, shard);
+        snprintf(words, sizeof words, "/%d.h5: /images does not match its checksum", shard);
+        if (comm.world.rank == 0 && shard >= 0)
+            make_damage(path, make_offset(path, "images") + 17, "\x11\x22\x33", 3);
+        dpt_group_barrier(&comm.world, &err);
+        assert_int_equal(dpt_dataset_open(&set, &spec, &nodes, &err),
+                         shard < 0 ? DPT_OK : DPT_BAD_DATA);
+        if (shard >= 0)
+            assert_true(strstr(err.text, words) != NULL && strncmp(err.text, folder, 4) == 0);
+        dpt_dataset_close(&set);
+        conf.verify = false;
+        assert_int_equal(dpt_dataset_open(&set, &spec, &nodes, &err), DPT_OK);
+        dpt_dataset_close(&set);
+        conf.verify = true;
+    }
+    for (int verify = 0; verify < 2; verify++) { /* all read one copy, together */
+        struct dpt_dataset set;
+        struct dpt_error err;
+        char path[192];
+
+        snprintf(path, sizeof path, "%s/3.h5", folder);
+        if (comm.world.rank == 0)
+            make_shard(path, &forms[0], 50, MUCH);
+        conf.verify = verify;
+        dpt_group_barrier(&comm.world, &err);
+        bytes[verify] = -bytes_read();
+        assert_int_equal(dpt_dataset_open(&set, &spec, &nodes, &err), DPT_OK);
+        bytes[verify] += bytes_read();
+        dpt_dataset_close(&set);
+        dpt_group_sum_ints(&comm.world, &bytes[verify], &bytes[verify], 1, &err);
+    }
+    if (bytes_read() > 0)
+        assert_in_range(bytes[1] - bytes[0], MUCH * MAKE_ELEMENTS, 1.5 * MUCH * MAKE_ELEMENTS);
+}
+
 /* As if each rank were a node with a disk of its own, on which a name means another file. */
 static void ranks_with_other_files_are_told(void **state)
 {
@@ -347,9 +419,13 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        TEST(all_ranks_see_all_samples),       TEST(all_ranks_fail_together),
-        TEST(ranks_with_other_files_are_told), TEST(many_shards_are_as_one_rank_sees_them),
-        TEST(the_first_bad_shard_is_told),     TEST(synthetic_samples_do_not_depend_on_ranks),
+        TEST(all_ranks_see_all_samples),
+        TEST(all_ranks_fail_together),
+        TEST(nodes_share_out_the_verification),
+        TEST(ranks_with_other_files_are_told),
+        TEST(many_shards_are_as_one_rank_sees_them),
+        TEST(the_first_bad_shard_is_told),
+        TEST(synthetic_samples_do_not_depend_on_ranks),
     };
     struct dpt_error err;
     int failed;
