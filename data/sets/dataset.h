@@ -185,10 +185,10 @@ struct dpt_dataset_spec {
 
 /*
  * Opens a data set. Collective over comm->world (each header is read by one rank, the images once
- * per node, in shares): all ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
- * as many labels and weights as images, checksums where there are any, float data finite where it
- * is read into memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO,
- * RANK.
+ * per node, in shares): all ranks get the same status. Verifies: every shard is whole, same shape,
+ * type and names of classes, as many labels and weights as images, checksums where there are any,
+ * float data finite where it is read into memory. Errors: BAD_JOB (a glob matches nothing),
+ * BAD_DATA (names the file), IO, RANK.
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
@@ -196,8 +196,8 @@ enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_datas
  * then NULL. By the main thread. */
 const char *dpt_dataset_changed(const struct dpt_dataset *set);
 
-/* Opens a data set without reading a sample: collectively over comm->world, or where comm is NULL on
- * this rank alone. Sets all members but the samples themselves, and for classes in shards
+/* Opens a data set without reading a sample: collectively over comm->world, or where comm is NULL
+ * on this rank alone. Sets all members but the samples themselves, and for classes in shards
  * target_width, which only the labels tell. Close it as any other. Errors: as dpt_dataset_open. */
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                      const struct dpt_comm *comm, struct dpt_error *err);

@@ -221,10 +221,14 @@ static enum dpt_status tell_bad(const struct survey *s, size_t bad, enum dpt_sta
     return dpt_group_agree(&s->comm->world, mine, err);
 }
 
+struct listed {
+    const struct dpt_shard *shard;
+};
+
 static int compare_files(const void *a, const void *b)
 {
-    const struct dpt_shard *x = *(const struct dpt_shard *const *)a;
-    const struct dpt_shard *y = *(const struct dpt_shard *const *)b;
+    const struct dpt_shard *x = ((const struct listed *)a)->shard;
+    const struct dpt_shard *y = ((const struct listed *)b)->shard;
     const int order = dpt_shard_compare_files(x, y);
 
     return order != 0 ? order : (x > y) - (x < y);
@@ -235,16 +239,16 @@ static enum dpt_status check_twice(const struct dpt_dataset_parts *parts, struct
 {
     enum dpt_status status = DPT_OK;
     const size_t n = parts->n_shards;
-    const struct dpt_shard **all;
+    struct listed *all;
 
     DPT_TRY(DPT_ALLOCATE(all, n, "the list of files", err));
     for (size_t i = 0; i < n; i++)
-        all[i] = &parts->shards[i];
+        all[i].shard = &parts->shards[i];
     qsort(all, n, sizeof *all, compare_files);
     for (size_t i = 1; i < n; i++)
-        if (dpt_shard_compare_files(all[i - 1], all[i]) == 0)
+        if (dpt_shard_compare_files(all[i - 1].shard, all[i].shard) == 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: '%s' and '%s' are the same file", parts->key,
-                             all[i - 1]->path, all[i]->path));
+                             all[i - 1].shard->path, all[i].shard->path));
 out:
     dpt_free(all);
     return status;

@@ -356,7 +356,10 @@ static enum dpt_status hold(struct dpt_reader *reader, double now, struct dpt_er
         const struct group *group = &reader->groups[reader->held];
         bool opened;
 
-        DPT_TRY(dpt_shard_take(group->shard, false, &opened, err));
+        status = dpt_shard_take(group->shard, false, &opened, err);
+        if (status != DPT_OK && reader->held > reader->free)
+            return DPT_OK; /* again once these are released: there may be room then */
+        DPT_TRY(status);
         reader->held++;
         DPT_TRY(look(reader, group->shard, opened, now, err));
         announce(reader, group);

@@ -3,6 +3,7 @@
  * again soon; once there are too many, one that was not taken lately is closed ("second chance": a
  * hand goes around, and passes one that was taken since it came by last).
  */
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -18,8 +19,10 @@ enum { MOST = 512, FRACTION = 4, HDF5_COUNTS = 4 };
 
 static struct {
     pthread_mutex_t lock;
-    size_t most;            /* 0: not known yet */
-    struct dpt_shard **at;  /* [n], open */
+    size_t most; /* 0: not known yet */
+    struct {
+        struct dpt_shard *shard;
+    } * at;                 /* [n], open */
     size_t n, room, counts; /* counts: of all of them */
     size_t hand;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -126,7 +129,7 @@ size_t dpt_shard_most(const struct dpt_shard *shard)
 /* Closes the i-th open shard unless it is taken. Under the lock. */
 static bool close_one(size_t i)
 {
-    struct dpt_shard *shard = pool.at[i];
+    struct dpt_shard *shard = pool.at[i].shard;
     int takers = 1;
 
     if (!atomic_compare_exchange_strong(&shard->takers, &takers, 0))
@@ -137,14 +140,32 @@ static bool close_one(size_t i)
     return true;
 }
 
-/* Makes room for one that counts for so much, as far as shards are not taken. Under the lock. */
-static void make_room(size_t counts)
+/* Closes one that was not taken lately, or where all were any; false: all are taken now. Under the
+ * lock. */
+static bool close_idle(void)
 {
-    for (size_t i = 0; pool.counts + counts > limit() && i < 2 * MOST && pool.n > 0; i++) {
+    for (size_t i = 0; i < 2 * pool.n; i++) {
         pool.hand = pool.hand < pool.n ? pool.hand : 0;
-        if (atomic_exchange(&pool.at[pool.hand]->recent, false) || !close_one(pool.hand))
-            pool.hand++;
+        if (!atomic_exchange(&pool.at[pool.hand].shard->recent, false) && close_one(pool.hand))
+            return true;
+        pool.hand++;
     }
+    return false;
+}
+
+/* Opens a shard, and others are closed for it: also where what else the process has open leaves it
+ * less than it should. Under the lock. */
+static enum dpt_status open_shard(struct dpt_shard *shard, bool strict, struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    while (pool.counts + count_of(shard) > limit() && close_idle())
+        ;
+    do {
+        errno = 0;
+        status = open_fields(shard, strict, err);
+    } while (status != DPT_OK && errno == EMFILE && close_idle());
+    return status;
 }
 
 /* Takes one that is open. */
@@ -172,10 +193,9 @@ enum dpt_status dpt_shard_take(struct dpt_shard *shard, bool strict, bool *opene
     pthread_mutex_lock(&pool.lock);
     if (take_open(shard)) /* another thread opened it meanwhile */
         goto out;
-    make_room(count_of(shard));
     DPT_GROW(pool.at, &pool.room, pool.n + 1, "the open shards", err);
-    DPT_TRY(open_fields(shard, strict, err));
-    pool.at[pool.n++] = shard;
+    DPT_TRY(open_shard(shard, strict, err));
+    pool.at[pool.n++].shard = shard;
     pool.counts += count_of(shard);
     *opened = true;
     atomic_store(&shard->recent, true);
@@ -201,7 +221,7 @@ void dpt_shard_drop(struct dpt_shard *shard)
         return;
     pthread_mutex_lock(&pool.lock);
     for (size_t i = 0; i < pool.n; i++)
-        if (pool.at[i] == shard) {
+        if (pool.at[i].shard == shard) {
             close_one(i);
             break;
         }

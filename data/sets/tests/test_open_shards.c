@@ -161,6 +161,36 @@ static void a_read_of_all_shards_takes_some_at_a_time(void **state)
     }
 }
 
+/* As where MPI and its network need most of what the process may have. */
+static void others_may_have_most_of_what_may_be_open(void **state)
+{
+    const struct make_form plain = {.n_dims = 4};
+    int64_t samples[SHARDS * EACH];
+    static uint8_t bytes[sizeof samples / sizeof *samples * MAKE_ELEMENTS];
+    int others[FILES], n = 0;
+    struct dpt_reader *reader;
+    struct dpt_dataset set;
+    struct dpt_error err;
+
+    (void)state;
+    open_set(&set, &plain);
+    for (int64_t i = 0; i < SHARDS * EACH; i++)
+        samples[i] = i;
+    assert_int_equal(dpt_reader_open(&reader, &set, SHARDS * EACH, false, &err), DPT_OK);
+    assert_int_equal(dpt_reader_read(reader, samples, EACH, bytes, &err), DPT_OK);
+    while (n < FILES && (others[n] = open("/dev/null", O_RDONLY)) >= 0)
+        n++;
+    for (int64_t i = 0; i < SHARDS * EACH; i += EACH)
+        if (dpt_reader_read(reader, samples + i, EACH, bytes, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+    if (dpt_reader_read(reader, samples, SHARDS * EACH, bytes, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    while (n > 0)
+        close(others[--n]);
+    dpt_reader_close(reader);
+    dpt_dataset_close(&set);
+}
+
 /* Which it is at the time when others have been read since, and it was closed for them. */
 static void a_changed_shard_is_told_when_it_is_opened_again(void **state)
 {
@@ -196,6 +226,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(threads_share_what_is_open),
         TEST(a_read_of_all_shards_takes_some_at_a_time),
+        TEST(others_may_have_most_of_what_may_be_open),
         TEST(a_changed_shard_is_told_when_it_is_opened_again),
     };
     const struct rlimit files = {FILES, FILES};
