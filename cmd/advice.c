@@ -39,15 +39,17 @@ struct plans {
 static void open_plans(struct plans *plans, const struct dpt_job *job, const struct dpt_conf *conf)
 {
     struct dpt_conf_node *node;
+    struct dpt_job guess = *job;
     struct dpt_error ignored;
 
+    guess.data.few = true;
     *plans = (struct plans){0};
     if (dpt_job_leaves_outputs(job))
         plans->outputs = dpt_model_outputs(&job->model, &node);
     dpt_job_signature(job, conf, &plans->signature);
     plans->good = !plans->signature.failed &&
                   (plans->outputs == NULL ||
-                   dpt_job_find_outputs(job, NULL, plans->outputs, &ignored) == DPT_OK);
+                   dpt_job_find_outputs(&guess, NULL, NULL, plans->outputs, &ignored) == DPT_OK);
 }
 
 static void close_plans(struct plans *plans)
@@ -78,6 +80,7 @@ static bool plan_way(const struct dpt_job *job, const struct plans *plans, struc
     struct dpt_error ignored;
     bool planned;
 
+    sized.data.few = true;
     machine.flops *= way->faster;
     planned = plans->good && dpt_job_for_ranks(&sized, way->ranks, &ignored) == DPT_OK &&
               dpt_plan_open(&plan, &sized, &spec, plans->signature.text, &ignored) == DPT_OK &&

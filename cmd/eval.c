@@ -342,7 +342,7 @@ static enum dpt_status check_model(const struct dpt_job *job, const char *checkp
 
     if (spec.paths->n == 0)
         return DPT_OK;
-    DPT_TRY(dpt_dataset_describe(&set, &spec, err));
+    DPT_TRY(dpt_dataset_describe(&set, &spec, NULL, err));
     DPT_TRY(dpt_checkpoint_fits(checkpoint, job, &set.shape, err));
 out:
     dpt_dataset_close(&set);

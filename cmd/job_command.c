@@ -181,14 +181,8 @@ enum dpt_status dpt_job_command_outputs(const struct dpt_cli *cli, struct dpt_jo
 
     if (!dpt_job_leaves_outputs(job))
         return DPT_OK;
-    if (comm == NULL || comm->world.rank == 0)
-        status = dpt_job_find_outputs(job, checkpoint, &outputs, err);
-    if (comm != NULL) {
-        DPT_TRY(dpt_group_agree(&comm->world, status, err));
-        DPT_TRY(dpt_group_broadcast(&comm->world, 0, &outputs, sizeof outputs, err));
-    }
-    if (status == DPT_OK)
-        status = dpt_job_set_outputs(job, conf, outputs, err);
+    DPT_TRY(dpt_job_find_outputs(job, checkpoint, comm, &outputs, err));
+    status = dpt_job_set_outputs(job, conf, outputs, err);
 out:
     return status;
 }

@@ -100,10 +100,12 @@ enum dpt_status dpt_batch_cost(const struct dpt_batch_form *form, double *second
     uint8_t *bytes = NULL;
     float *out = NULL, *scratch = NULL;
     double taken[1 + MOST], all = 0;
+    bool opened, held = false;
     int64_t made = 0;
 
     if (shard != NULL)
-        DPT_TRY(dpt_shard_attach(shard, err));
+        DPT_TRY(dpt_shard_take(shard, true, &opened, err));
+    held = shard != NULL;
     DPT_TRY(DPT_ALLOCATE(out, dpt_batch_size(form), "a sample", err));
     DPT_TRY(DPT_ALLOCATE(scratch, dpt_batch_scratch(form), "a sample", err));
     /* The first one, which touches the memory, does not count. */
@@ -120,8 +122,8 @@ enum dpt_status dpt_batch_cost(const struct dpt_batch_form *form, double *second
     }
     *seconds = dpt_median(taken + 1, (size_t)made) * dpt_batch_sources(form);
 out:
-    if (shard != NULL)
-        dpt_shard_detach(shard);
+    if (held)
+        dpt_shard_release(shard);
     dpt_free(bytes);
     dpt_free(out);
     dpt_free(scratch);

@@ -4,11 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "core/base/memory.h"
 #include "data/sets/parts.h"
 #include "data/tables/columns.h"
+
+static const struct dpt_comm alone = {.world = {.size = 1}, .node = {.size = 1}, .nodes = 1};
 
 static const char *key_of(const struct dpt_dataset_spec *spec)
 {
@@ -18,121 +19,33 @@ static const char *key_of(const struct dpt_dataset_spec *spec)
                                                : "data";
 }
 
-/* Only the shard that names the most classes is kept with its names: there may be thousands of
- * shards. */
-static enum dpt_status compare_names(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
-                                     struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_shard *named = parts->named;
-
-    if (shard->names.n == 0)
-        return DPT_OK;
-    if (named != NULL)
-        DPT_TRY(dpt_class_names_check(&shard->names, shard->path, &named->names, named->path, err));
-    if (named == NULL || shard->names.n > named->names.n) {
-        parts->named = shard;
-        shard = named;
-    }
-    if (shard != NULL)
-        dpt_class_names_release(&shard->names);
-out:
-    return status;
-}
-
-/* All were read alike from tables, where they were made of such; one of them keeps how. */
-static enum dpt_status compare_columns(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
-                                       struct dpt_error *err)
-{
-    const struct dpt_shard *table = parts->table;
-    enum dpt_status status = DPT_OK;
-
-    if (shard->columns == NULL)
-        return DPT_OK;
-    if (table == NULL) {
-        parts->table = shard;
-        return DPT_OK;
-    }
-    status = dpt_columns_check(shard->columns, shard->path, table->columns, table->path, err);
-    free(shard->columns);
-    shard->columns = NULL;
-    return status;
-}
-
-/* Opens all shards and describes the set by the first. */
-static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                       char *const *paths, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = set->parts;
-    const struct dpt_shard_spec how = {.classes = spec->classes,
-                                       .need_labels = true,
-                                       .keys = spec->conf->keys,
-                                       .layout = spec->conf->layout};
-    size_t n = 0;
-
-    while (paths[n] != NULL)
-        n++;
-    DPT_TRY(DPT_ALLOCATE(parts->shards, n, "the shards", err));
-    for (size_t i = 0; i < n; i++) {
-        struct dpt_shard *shard = &parts->shards[i];
-
-        DPT_TRY(dpt_shard_open(shard, paths[i], &how, err));
-        parts->n_shards = i + 1;
-        shard->first = set->samples;
-        shard->start = set->bytes;
-        set->samples += shard->samples;
-        set->bytes += shard->offsets != NULL ? shard->images.info.bytes : 0;
-        DPT_TRY(dpt_shard_check_alike(shard, &parts->shards[0], err));
-        DPT_TRY(compare_names(parts, shard, err));
-        DPT_TRY(compare_columns(parts, shard, err));
-    }
-    if (set->samples == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s%s no sample", parts->key, paths[0],
-                         n == 1 ? " holds" : " and the others hold"));
-    set->shape = parts->shards[0].shape;
-    set->u8 = dpt_shard_u8(&parts->shards[0]);
-    set->nhwc = parts->shards[0].nhwc && set->shape.c > 1;
-    set->files = parts->shards[0].offsets != NULL;
-    set->stride = (size_t)dpt_shape_size(&set->shape) * (set->u8 ? 1 : sizeof(float));
-    if (!set->files)
-        set->bytes = set->samples * (int64_t)set->stride;
-    set->target = parts->shards[0].target;
-    set->target_width = parts->shards[0].target_width;
-out:
-    return status;
-}
-
-/* All that can be known without reading samples; on this rank alone. */
+/* All that can be known without reading samples. Collective over comm->world. */
 static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                struct dpt_error *err)
+                                const struct dpt_comm *comm, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    char **paths = NULL;
+    enum dpt_status status = DPT_ALLOCATE(set->parts, 1, "a data set", err);
 
-    DPT_TRY(DPT_ALLOCATE(set->parts, 1, "a data set", err));
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
     set->parts->key = key_of(spec);
     set->parts->verify = spec->conf->verify;
     if (spec->paths->n == 1 && strcmp(spec->paths->at[0], "synthetic") == 0) {
         DPT_TRY(dpt_synthetic_describe(set, spec, err));
     } else {
-        DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
-        DPT_TRY(describe_shards(set, spec, paths, err));
+        DPT_TRY(dpt_dataset_describe_shards(set, spec, comm, err));
     }
     DPT_TRY(dpt_dataset_take_class_weights(set, spec, err));
     DPT_TRY(dpt_fill_prepare(set, spec->conf, err));
 out:
-    dpt_paths_release(paths);
     return status;
 }
 
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                     struct dpt_error *err)
+                                     const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     memset(set, 0, sizeof *set);
-    DPT_TRY(describe(set, spec, err));
+    DPT_TRY(describe(set, spec, comm != NULL ? comm : &alone, err));
 out:
     if (status != DPT_OK)
         dpt_dataset_close(set);
@@ -198,35 +111,6 @@ void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
     }
 }
 
-/* Nodes with disks of their own may hold different files under the same names. Collective. */
-static enum dpt_status check_same(const struct dpt_dataset *set, const struct dpt_group *world,
-                                  struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const int64_t mine[] = {
-        set->samples,     set->stored.c,     set->stored.h,
-        set->stored.w,    set->u8,           set->nhwc,
-        set->target,      set->target_width, (int64_t)set->parts->n_shards,
-        is_weighted(set), set->bytes,
-    };
-    int64_t first[sizeof mine / sizeof *mine];
-
-    memcpy(first, mine, sizeof mine);
-    DPT_TRY(dpt_group_broadcast(world, 0, first, sizeof first, err));
-    if (memcmp(first, mine, sizeof mine) != 0)
-        status = dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: here are %lld samples of %lldx%lldx%lld in %lld files, %lld bytes, on rank 0 %lld "
-            "of %lldx%lldx%lld in %lld, %lld bytes: all nodes need the same files",
-            set->parts->key, (long long)mine[0], (long long)mine[1], (long long)mine[2],
-            (long long)mine[3], (long long)mine[8], (long long)mine[10], (long long)first[0],
-            (long long)first[1], (long long)first[2], (long long)first[3], (long long)first[8],
-            (long long)first[10]);
-    DPT_TRY(dpt_group_agree(world, status, err));
-out:
-    return status;
-}
-
 /* Makes room for the images in the node's memory if they are to be there. Collective over the node.
  */
 static enum dpt_status place_images(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
@@ -254,8 +138,9 @@ out:
     return status;
 }
 
-static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                 const struct dpt_group *node, struct dpt_error *err)
+/* Makes room for what the node's memory is to hold. Collective over the node. */
+static enum dpt_status place(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                             const struct dpt_group *node, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = set->parts;
@@ -271,10 +156,18 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
         set->weights = parts->weighed.bytes;
     }
     DPT_TRY(place_images(set, spec, node, err));
-    if (!parts->synthetic)
-        DPT_TRY(dpt_dataset_read(set, spec, node, err));
-    else
-        DPT_TRY(dpt_group_agree(node, dpt_synthetic_fill(set, spec, node, err), err));
+    parts->check_finite = set->memory == NULL && !set->u8;
+out:
+    return status;
+}
+
+/* What follows from the labels. Collective over the node. */
+static enum dpt_status finish(struct dpt_dataset *set, const struct dpt_group *node,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset_parts *parts = set->parts;
+
     if (set->target == DPT_TARGET_CLASS) {
         int32_t most = 0;
 
@@ -290,38 +183,20 @@ out:
     return status;
 }
 
-/* Opens all shards for good: samples will be read from them. */
-static enum dpt_status attach_all(struct dpt_dataset *set, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct rlimit limit;
-
-    if (set->memory != NULL)
-        return DPT_OK;
-    /* A thousand shards are more than many systems let a process open unless it asks. */
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
-    }
-    set->parts->check_finite = !set->u8;
-    for (size_t i = 0; i < set->parts->n_shards; i++)
-        DPT_TRY(dpt_shard_attach(&set->parts->shards[i], err));
-out:
-    return status;
-}
-
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     memset(set, 0, sizeof *set);
-    DPT_TRY(dpt_group_agree(&comm->world, describe(set, spec, err), err));
-    DPT_TRY(check_same(set, &comm->world, err));
-    status = fill_node(set, spec, &comm->node, err);
-    if (status == DPT_OK)
-        status = attach_all(set, err);
-    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    DPT_TRY(dpt_group_agree(&comm->world, describe(set, spec, comm, err), err));
+    DPT_TRY(dpt_group_agree(&comm->world, place(set, spec, &comm->node, err), err));
+    if (!set->parts->synthetic)
+        DPT_TRY(dpt_dataset_read(set, spec, comm, err));
+    else
+        DPT_TRY(
+            dpt_group_agree(&comm->world, dpt_synthetic_fill(set, spec, &comm->node, err), err));
+    DPT_TRY(dpt_group_agree(&comm->world, finish(set, &comm->node, err), err));
 out:
     if (status != DPT_OK)
         dpt_dataset_close(set);
@@ -330,12 +205,20 @@ out:
 
 const char *dpt_dataset_changed(const struct dpt_dataset *set)
 {
-    for (size_t i = 0; set->parts != NULL && i < set->parts->n_shards; i++) {
-        struct dpt_shard *shard = &set->parts->shards[i];
+    struct dpt_dataset_parts *parts = set->parts;
+
+    /* Asked after each step, of thousands of shards. */
+    if (parts == NULL || !atomic_load(&parts->changed))
+        return NULL;
+    atomic_store(&parts->changed, false);
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
         int change = DPT_SHARD_CHANGED;
 
-        if (atomic_compare_exchange_strong(&shard->change, &change, DPT_SHARD_TOLD))
-            return shard->path;
+        if (!atomic_compare_exchange_strong(&shard->change, &change, DPT_SHARD_TOLD))
+            continue;
+        atomic_store(&parts->changed, true); /* there may be more */
+        return shard->path;
     }
     return NULL;
 }
@@ -346,7 +229,7 @@ const char *dpt_dataset_shared(const struct dpt_dataset *a, const struct dpt_dat
         for (size_t k = 0; k < b->parts->n_shards; k++) {
             const struct dpt_shard *one = &a->parts->shards[i], *other = &b->parts->shards[k];
 
-            if (one->mark.device == other->mark.device && one->mark.number == other->mark.number)
+            if (dpt_shard_compare_files(one, other) == 0)
                 return other->path;
         }
     return NULL;
@@ -446,24 +329,43 @@ static enum dpt_status see_labels(void *arg, int64_t row, int64_t n, const void 
     return DPT_OK;
 }
 
-enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outputs,
-                                          struct dpt_error *err)
+/* Sees the labels of this rank's part of the shards. */
+static enum dpt_status see_shards(const struct dpt_dataset_parts *parts,
+                                  const struct dpt_group *world, struct seen *seen,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = set->parts;
-    struct seen seen = {0};
+    const size_t ranks = (size_t)world->size, rank = (size_t)world->rank;
 
-    if (set->target == DPT_TARGET_CLASS && parts->named != NULL)
-        seen.classes = (int64_t)parts->named->names.n;
-    for (size_t i = 0; set->target == DPT_TARGET_CLASS && i < parts->n_shards; i++) {
+    for (size_t i = parts->n_shards * rank / ranks; i < parts->n_shards * (rank + 1) / ranks; i++) {
         struct dpt_shard *shard = &parts->shards[i];
 
         DPT_TRY(dpt_shard_attach(shard, err));
-        seen.shard = shard;
-        DPT_TRY(dpt_field_scan(&shard->labels, 0, shard->samples, see_labels, &seen, NULL, err));
+        seen->shard = shard;
+        DPT_TRY(dpt_field_scan(&shard->labels, 0, shard->samples, see_labels, seen, NULL, err));
         dpt_shard_detach(shard);
     }
-    *outputs = seen.classes > set->target_width ? seen.classes : set->target_width;
+out:
+    return status;
+}
+
+enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, const struct dpt_comm *comm,
+                                          int64_t *outputs, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset_parts *parts = set->parts;
+    const struct dpt_group *world = comm != NULL ? &comm->world : &alone.world;
+    struct seen seen = {.classes = set->target_width};
+    double most;
+
+    if (set->target == DPT_TARGET_CLASS && parts->named != NULL &&
+        (int64_t)parts->named->names.n > seen.classes)
+        seen.classes = (int64_t)parts->named->names.n;
+    if (set->target == DPT_TARGET_CLASS)
+        status = see_shards(parts, world, &seen, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_max(world, (double)seen.classes, &most, err));
+    *outputs = (int64_t)most;
 out:
     return status;
 }

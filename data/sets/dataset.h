@@ -112,6 +112,9 @@ struct dpt_data_conf {
     int cache;   /* enum dpt_cache */
     bool drop_last;
     bool verify; /* checksums, where there are any */
+    /* No option, for guesses: of many shards some are described, and the others taken to be like
+     * them. */
+    bool few;
     struct dpt_synthetic synthetic;
 };
 
@@ -181,11 +184,11 @@ struct dpt_dataset_spec {
 };
 
 /*
- * Opens a data set. Collective over comm->world (the images are read once per node, in shares): all
- * ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
- * as many labels and weights as images, checksums where there are any, float data finite where it
- * is read into memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO,
- * RANK.
+ * Opens a data set. Collective over comm->world (each header is read by one rank, the images once
+ * per node, in shares): all ranks get the same status. Verifies: every shard is whole, same shape,
+ * type and names of classes, as many labels and weights as images, checksums where there are any,
+ * float data finite where it is read into memory. Errors: BAD_JOB (a glob matches nothing),
+ * BAD_DATA (names the file), IO, RANK.
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
@@ -193,11 +196,11 @@ enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_datas
  * then NULL. By the main thread. */
 const char *dpt_dataset_changed(const struct dpt_dataset *set);
 
-/* Opens a data set on this rank alone, without reading a sample. Sets all members but the samples
- * themselves, and for classes in shards target_width, which only the labels tell. Close it as any
- * other. Errors: as dpt_dataset_open. */
+/* Opens a data set without reading a sample: collectively over comm->world, or where comm is NULL
+ * on this rank alone. Sets all members but the samples themselves, and for classes in shards
+ * target_width, which only the labels tell. Close it as any other. Errors: as dpt_dataset_open. */
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                     struct dpt_error *err);
+                                     const struct dpt_comm *comm, struct dpt_error *err);
 /* Warns about data sets of the shards that nothing reads, such as one with a misspelt name. */
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log);
 
@@ -217,9 +220,10 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
                                           struct dpt_error *err);
 
 /* *outputs: how many a model needs for a described set: its classes, which take a look at all
- * labels, or the targets of a sample. Errors: BAD_DATA (a label that is no class), IO, RANK. */
-enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, int64_t *outputs,
-                                          struct dpt_error *err);
+ * labels, or the targets of a sample. Collective over comm->world, whose ranks share out the
+ * shards; NULL: on this rank alone. Errors: BAD_DATA (a label that is no class), IO, RANK. */
+enum dpt_status dpt_dataset_count_outputs(struct dpt_dataset *set, const struct dpt_comm *comm,
+                                          int64_t *outputs, struct dpt_error *err);
 
 /* Sets of one job must mean the same class by a number. *named: the set that names the most so far,
  * or NULL; in and out. Errors: BAD_DATA (names both files and the first class that differs). */

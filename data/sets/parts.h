@@ -28,7 +28,8 @@ struct dpt_dataset_parts {
     struct dpt_shard *named;       /* the one that names the most classes; NULL: none does */
     const struct dpt_shard *table; /* the first that was made of a table's columns; NULL: none */
     bool synthetic;
-    bool verify; /* checksums, where there are any */
+    bool verify;          /* checksums, where there are any */
+    _Atomic bool changed; /* a shard is, which dpt_dataset_changed has not told yet */
     /* The job's; NULL: classes, or multi-label labels, have none. */
     const struct dpt_class_weight_conf *class_weights, *label_weights;
     float *positive;                            /* the set's */
@@ -42,21 +43,29 @@ struct dpt_dataset_parts {
     float *weights, *biases;  /* synthetic regression, else NULL */
 };
 
-/* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */
-static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct dpt_group *node,
+/* The samples [*begin, *end) that this rank of a group reads or makes for all of them. */
+static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct dpt_group *group,
                                      int64_t *begin, int64_t *end)
 {
-    *begin = (int64_t)((__int128)set->samples * node->rank / node->size);
-    *end = (int64_t)((__int128)set->samples * (node->rank + 1) / node->size);
+    *begin = (int64_t)((__int128)set->samples * group->rank / group->size);
+    *end = (int64_t)((__int128)set->samples * (group->rank + 1) / group->size);
 }
 
 /*
- * Reads labels and weights, and images where set->memory is given, in shares of the node's ranks,
- * and verifies them. Collective over the node: all its ranks get the same status. Errors: BAD_DATA,
- * IO, RANK.
+ * Finds and describes the shards of a set, each by one rank. Collective over comm->world: all ranks
+ * get the same status, of the first shard that is bad. Errors: BAD_JOB (no file matches, one is
+ * named twice), BAD_DATA (names the file), RANK.
+ */
+enum dpt_status dpt_dataset_describe_shards(struct dpt_dataset *set,
+                                            const struct dpt_dataset_spec *spec,
+                                            const struct dpt_comm *comm, struct dpt_error *err);
+/*
+ * Reads labels and weights, and images where set->memory is given, in shares of each node's ranks,
+ * and verifies them; images that will be read when needed are verified in shares of all ranks.
+ * Collective over comm->world: all ranks get the same status. Errors: BAD_DATA, IO, RANK.
  */
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                 const struct dpt_group *node, struct dpt_error *err);
+                                 const struct dpt_comm *comm, struct dpt_error *err);
 
 /* Whether its files have weights of the samples. */
 static inline bool dpt_dataset_has_weights(const struct dpt_dataset_parts *parts)
@@ -122,8 +131,8 @@ int64_t dpt_find_nonfinite(const void *floats, size_t n);
  */
 struct dpt_reader;
 
-/* most: samples a read. sequential: neighbours will be asked for soon. set is borrowed, its shards
- * attached. Errors: RANK. */
+/* most: samples a read. sequential: neighbours will be asked for soon. set is borrowed. Errors:
+ * RANK. */
 enum dpt_status dpt_reader_open(struct dpt_reader **reader, const struct dpt_dataset *set,
                                 size_t most, bool sequential, struct dpt_error *err);
 void dpt_reader_close(struct dpt_reader *reader);

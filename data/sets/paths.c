@@ -5,55 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "core/base/memory.h"
 #include "data/sets/paths.h"
-
-/* Orders files by what they are, then by where they stand in the list. */
-struct identity {
-    dev_t device;
-    ino_t number;
-    size_t index;
-};
-
-static int compare(const void *a, const void *b)
-{
-    const struct identity *x = a, *y = b;
-
-    if (x->device != y->device)
-        return x->device < y->device ? -1 : 1;
-    if (x->number != y->number)
-        return x->number < y->number ? -1 : 1;
-    return x->index < y->index ? -1 : x->index > y->index;
-}
-
-/* A file named twice, also by another name, would give its samples twice the weight. */
-static enum dpt_status check_twice(char *const *paths, size_t n, const char *key,
-                                   struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct identity *all;
-    size_t known = 0;
-
-    DPT_TRY(DPT_ALLOCATE(all, n, "the list of files", err));
-    for (size_t i = 0; i < n; i++) {
-        struct stat st;
-
-        if (stat(paths[i], &st) == 0)
-            all[known++] = (struct identity){st.st_dev, st.st_ino, i};
-    }
-    qsort(all, known, sizeof *all, compare);
-    for (size_t i = 1; i < known; i++)
-        if (all[i].device == all[i - 1].device && all[i].number == all[i - 1].number)
-            DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: '%s' and '%s' are the same file", key,
-                             paths[all[i - 1].index], paths[all[i].index]));
-out:
-    dpt_free(all);
-    return status;
-}
 
 /* glob matches nothing in a folder that it cannot read, and keeps silent about it. */
 enum dpt_status dpt_paths_check_folder(const char *key, const char *pattern, enum dpt_status wrong,
@@ -145,7 +100,6 @@ enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key
         if (n == before)
             DPT_TRY(no_match(key, patterns->at[i], err));
     }
-    DPT_TRY(check_twice(*paths, n, key, err));
 out:
     if (status != DPT_OK) {
         dpt_paths_release(*paths);

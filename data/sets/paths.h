@@ -8,8 +8,8 @@
 #include "core/conf/option.h"
 
 /* Files that patterns name, in the order of the patterns, those of one sorted. *paths: out, a
-   NULL-terminated array, the caller frees it and each text in it. Errors: BAD_JOB (nothing matches,
-   a file twice; `key` in front), RANK. */
+   NULL-terminated array, the caller frees it and each text in it. Errors: BAD_JOB (nothing matches;
+   `key` in front), RANK. */
 enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
                                struct dpt_error *err);
 /* Adds the files that match a pattern, maybe none, to such an array, of *n. Errors: BAD_JOB (a

@@ -1,7 +1,8 @@
 /*
  * Reading a data set into the node's shared memory, and verifying it on the way. Each rank of the
- * node takes a run of samples; the checksums of its runs are joined with those of the others, so a
- * file's checksum needs no rank that reads all of it.
+ * node takes a run of samples, and opens the shards that have some of it. A shard of which a rank
+ * reads all it verifies alone; the checksums of parts are joined with those of the ranks that have
+ * the others.
  */
 #include <math.h>
 #include <string.h>
@@ -10,21 +11,65 @@
 #include "core/base/memory.h"
 #include "data/sets/parts.h"
 
-/* What one rank found out of its part of one field of a shard. */
-struct finding {
-    uint64_t bytes; /* that `crc` covers */
+/* The checksum of a rank's part of a field. field: DPT_SHARD_FIELDS x the shard's number + its own;
+ * bytes: that `crc` covers; 0: this is none. */
+struct part {
+    uint64_t field, bytes;
     uint32_t crc;
-    uint32_t zero;
+    bool begins; /* it is the first part of its field */
+};
+
+/* What one rank found out: its run has parts of two shards at most. */
+struct findings {
+    struct part bad; /* the first field that it has read whole, and which does not match */
+    struct part parts[2 * DPT_SHARD_FIELDS];
+    size_t n;
 };
 
 struct reading {
     struct dpt_dataset *set;
     const struct dpt_dataset_spec *spec;
-    const struct dpt_group *node;
-    struct finding *mine, *all; /* [fields]; [ranks][fields]; fields: those of each shard */
-    size_t fields;
+    const struct dpt_comm *comm;
+    bool streams; /* images of some node are not in its memory */
+    /* What ranks of the node share out, and what all ranks do. */
+    struct findings node, world;
     struct dpt_error complaint; /* a value that is wrong; told only where the checksums are right */
 };
+
+/* A run of one shard's samples, [first, last). */
+struct run {
+    struct dpt_shard *shard;
+    size_t number; /* of the shard */
+    int64_t first, last;
+};
+
+/* The part of a rank's share of the set that lies in a shard; false: none does. */
+static bool run_of(const struct reading *r, const struct dpt_group *group, size_t number,
+                   struct run *run)
+{
+    struct dpt_shard *shard = &r->set->parts->shards[number];
+    int64_t begin, end;
+
+    dpt_dataset_share(r->set, group, &begin, &end);
+    *run = (struct run){shard, number, begin > shard->first ? begin - shard->first : 0,
+                        end - shard->first < shard->samples ? end - shard->first : shard->samples};
+    return run->first < run->last;
+}
+
+/* Notes the checksum of a field's values in a run. */
+static void note(const struct reading *r, struct findings *findings, const struct run *run,
+                 size_t field, uint64_t bytes, uint32_t crc)
+{
+    const struct dpt_h5_info *info = &dpt_shard_field(run->shard, field)->info;
+    const struct part part = {DPT_SHARD_FIELDS * run->number + field, bytes, crc, run->first == 0};
+
+    if (!r->spec->conf->verify || !info->has_crc)
+        return;
+    if (run->last - run->first < run->shard->samples)
+        findings->parts[findings->n++] = part;
+    else if (crc != info->crc && (findings->bad.bytes == 0 || part.field < findings->bad.field))
+        findings->bad = part;
+}
 
 static void check_image_values(struct reading *r, const struct dpt_shard *shard, int64_t row,
                                const float *values, size_t n)
@@ -38,16 +83,18 @@ static void check_image_values(struct reading *r, const struct dpt_shard *shard,
                  isnan(values[bad]) ? "NaN" : "an infinite value", (long long)(bad % items));
 }
 
-/* This rank's run of one shard's samples: into memory where there is some, else only looked at. */
-static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard, int64_t begin,
-                                int64_t end, struct finding *finding, struct dpt_error *err)
+/* The images of a run: into memory if `keep`, else only looked at. */
+static enum dpt_status read_images(struct reading *r, struct findings *findings,
+                                   const struct run *run, bool keep, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_shard *shard = run->shard;
     const struct dpt_field *field = &shard->images;
-    const int64_t first = dpt_shard_row(shard, begin), last = dpt_shard_row(shard, end);
+    const int64_t first = dpt_shard_row(shard, run->first), last = dpt_shard_row(shard, run->last);
     const size_t stride = r->set->files ? 1 : r->set->stride; /* of a row in memory */
     const int64_t before = r->set->files ? shard->start : shard->first;
-    uint8_t *memory = r->set->parts->images.bytes, *raw = NULL;
+    uint8_t *memory = keep ? r->set->parts->images.bytes : NULL, *raw = NULL;
+    uint32_t crc = 0;
 
     if (memory == NULL || field->info.type == DPT_H5_F64)
         DPT_TRY(
@@ -60,42 +107,16 @@ static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard
         n = dpt_field_piece(field, row, last);
         items = (size_t)(n * field->row_items);
         DPT_TRY(dpt_field_read(field, row, n, stored, err));
-        if (r->spec->conf->verify && field->info.has_crc) {
-            finding->crc = dpt_crc32(finding->crc, stored, (size_t)n * field->row_bytes);
-            finding->bytes += (size_t)n * field->row_bytes;
-        }
+        if (r->spec->conf->verify && field->info.has_crc)
+            crc = dpt_crc32(crc, stored, (size_t)n * field->row_bytes);
         if (place != NULL && raw != NULL)
             dpt_field_floats(field, stored, items, place);
         if (place != NULL && !r->set->u8)
             check_image_values(r, shard, row, place, items);
     }
+    note(r, findings, run, 0, (uint64_t)(last - first) * field->row_bytes, crc);
 out:
     dpt_free(raw);
-    return status;
-}
-
-/* This rank's run of the images. */
-static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = r->set->parts;
-    int64_t begin, end;
-
-    dpt_dataset_share(r->set, r->node, &begin, &end);
-    for (size_t i = 0; i < parts->n_shards; i++) {
-        struct dpt_shard *shard = &parts->shards[i];
-        const int64_t first = begin > shard->first ? begin - shard->first : 0;
-        const int64_t last =
-            end - shard->first < shard->samples ? end - shard->first : shard->samples;
-
-        if (first >= last ||
-            (parts->images.bytes == NULL && !(r->spec->conf->verify && shard->images.info.has_crc)))
-            continue;
-        DPT_TRY(dpt_shard_attach(shard, err));
-        DPT_TRY(read_run(r, shard, first, last, &r->mine[DPT_SHARD_FIELDS * i], err));
-        dpt_shard_detach(shard);
-    }
-out:
     return status;
 }
 
@@ -202,52 +223,48 @@ static enum dpt_status take_rows(void *arg, int64_t row, int64_t n, const void *
     return DPT_OK;
 }
 
-/* The labels and weights of every shard whose turn is this rank's. */
-static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
+/* The labels and weights of a run. */
+static enum dpt_status read_labels(struct reading *r, const struct run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = r->set->parts;
+    struct dpt_shard *shard = run->shard;
 
-    for (size_t i = (size_t)r->node->rank; i < parts->n_shards; i += (size_t)r->node->size) {
-        struct dpt_shard *shard = &parts->shards[i];
+    for (size_t k = 1; k < DPT_SHARD_FIELDS; k++) {
+        struct small small = {r, shard, dpt_shard_field(shard, k)};
+        uint32_t crc = 0;
 
-        DPT_TRY(dpt_shard_attach(shard, err));
-        for (size_t k = 1; k < DPT_SHARD_FIELDS; k++) {
-            struct small small = {r, shard, dpt_shard_field(shard, k)};
-            struct finding *finding = &r->mine[DPT_SHARD_FIELDS * i + k];
-
-            if (small.field->name == NULL)
-                continue;
-            DPT_TRY(dpt_field_scan(small.field, 0, shard->samples, take_rows, &small, &finding->crc,
-                                   err));
-            finding->bytes = (uint64_t)shard->samples * small.field->row_bytes;
-        }
-        dpt_shard_detach(shard);
+        if (small.field->name == NULL)
+            continue;
+        DPT_TRY(dpt_field_scan(small.field, run->first, run->last, take_rows, &small, &crc, err));
+        note(r, &r->node, run, k, (uint64_t)(run->last - run->first) * small.field->row_bytes, crc);
     }
 out:
     return status;
 }
 
-/* Joins the ranks' findings of every field in the order of its bytes. All ranks get the same
- * status. */
-static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err)
+/* What this rank reads of a shard: once it is open, all of it. */
+static enum dpt_status read_shard(struct reading *r, size_t number, struct dpt_error *err)
 {
-    const struct dpt_dataset_parts *parts = r->set->parts;
-
     enum dpt_status status = DPT_OK;
+    struct dpt_shard *shard = &r->set->parts->shards[number];
+    struct run mine, verified;
+    const bool some = run_of(r, &r->comm->node, number, &mine);
+    const bool more = run_of(r, &r->comm->world, number, &verified) && r->streams &&
+                      r->spec->conf->verify && shard->images.info.has_crc;
+    bool opened;
 
-    for (size_t i = 0; r->spec->conf->verify && i < r->fields; i++) {
-        struct dpt_shard *shard = &parts->shards[i / DPT_SHARD_FIELDS];
-        uint32_t crc = 0;
-
-        for (int rank = 0; rank < r->node->size; rank++) {
-            const struct finding *f = &r->all[(size_t)rank * r->fields + i];
-
-            if (f->bytes > 0)
-                crc = dpt_crc32_join(crc, f->crc, f->bytes);
-        }
-        DPT_TRY(dpt_field_check_crc(dpt_shard_field(shard, i % DPT_SHARD_FIELDS), crc, err));
-    }
+    if (!some && !more)
+        return DPT_OK;
+    DPT_TRY(dpt_shard_take(shard, true, &opened, err));
+    if (some)
+        status = read_labels(r, &mine, err);
+    if (status == DPT_OK && some && r->set->memory != NULL)
+        status = read_images(r, &r->node, &mine, true, err);
+    if (status == DPT_OK && more)
+        status = read_images(r, &r->world, &verified, false, err);
+    dpt_shard_release(shard);
+    if (r->set->memory != NULL)
+        dpt_shard_drop(shard);
 out:
     return status;
 }
@@ -255,33 +272,88 @@ out:
 static enum dpt_status read_share(struct reading *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t ranks = (size_t)r->node->size;
 
-    DPT_TRY(DPT_ALLOCATE(r->mine, r->fields, "checksums", err));
-    DPT_TRY(DPT_ALLOCATE(r->all, r->fields * ranks, "checksums", err));
-    DPT_TRY(read_labels(r, err));
-    DPT_TRY(read_images(r, err));
-out:
     for (size_t i = 0; i < r->set->parts->n_shards; i++)
-        dpt_shard_detach(&r->set->parts->shards[i]);
+        DPT_TRY(read_shard(r, i, err));
+out:
+    return status;
+}
+
+/* --- checksums -------------------------------------------------------------------------------- */
+
+static const struct dpt_field *field_of(const struct dpt_dataset_parts *parts, uint64_t field)
+{
+    return dpt_shard_field(&parts->shards[field / DPT_SHARD_FIELDS], field % DPT_SHARD_FIELDS);
+}
+
+/* Joins the parts of a field from the rank on that has its first one, in the order of its bytes. */
+static struct part join(const struct findings *all, int rank, size_t first, int64_t bytes)
+{
+    struct part sum = all[rank].parts[first];
+
+    for (int i = rank + 1; sum.bytes < (uint64_t)bytes; i++)
+        for (size_t k = 0; k < all[i].n; k++) {
+            const struct part *part = &all[i].parts[k];
+
+            if (part->field != sum.field)
+                continue;
+            sum.crc = dpt_crc32_join(sum.crc, part->crc, part->bytes);
+            sum.bytes += part->bytes;
+        }
+    return sum;
+}
+
+/* Compares the checksums that the ranks of a group have found, and fails with the first field that
+ * is damaged. Collective: all its ranks get the same status. */
+static enum dpt_status check_sums(const struct reading *r, const struct dpt_group *group,
+                                  const struct findings *mine, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset_parts *parts = r->set->parts;
+    struct findings *all = NULL;
+    struct part bad = {.field = UINT64_MAX};
+
+    status = DPT_ALLOCATE(all, (size_t)group->size, "checksums", err);
+    DPT_TRY(dpt_group_agree(group, status, err));
+    DPT_TRY(dpt_group_allgather(group, mine, all, sizeof *all, err));
+    for (int rank = 0; rank < group->size; rank++) {
+        if (all[rank].bad.bytes > 0 && all[rank].bad.field < bad.field)
+            bad = all[rank].bad;
+        for (size_t k = 0; k < all[rank].n; k++) {
+            const struct part *part = &all[rank].parts[k];
+            const struct dpt_h5_info *info = &field_of(parts, part->field)->info;
+            struct part sum;
+
+            if (!part->begins || part->field >= bad.field)
+                continue;
+            sum = join(all, rank, k, info->bytes);
+            if (sum.crc != info->crc)
+                bad = sum;
+        }
+    }
+    if (bad.field != UINT64_MAX)
+        DPT_TRY(dpt_field_check_crc(field_of(parts, bad.field), bad.crc, err));
+out:
+    dpt_free(all);
     return status;
 }
 
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
-                                 const struct dpt_group *node, struct dpt_error *err)
+                                 const struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct reading reading = {.set = set, .spec = spec, .node = node}, *const r = &reading;
+    struct reading reading = {.set = set, .spec = spec, .comm = comm}, *const r = &reading;
+    double streams = 0;
 
-    r->fields = DPT_SHARD_FIELDS * set->parts->n_shards;
-    DPT_TRY(dpt_group_agree(node, read_share(r, err), err));
-    DPT_TRY(dpt_group_allgather(node, r->mine, r->all, r->fields * sizeof *r->mine, err));
-    DPT_TRY(check_sums(r, err));
+    DPT_TRY(dpt_group_max(&comm->world, set->memory == NULL, &streams, err));
+    r->streams = streams > 0;
+    DPT_TRY(dpt_group_agree(&comm->world, read_share(r, err), err));
+    DPT_TRY(dpt_group_agree(&comm->world, check_sums(r, &comm->node, &r->node, err), err));
+    if (r->streams)
+        DPT_TRY(check_sums(r, &comm->world, &r->world, err));
     if (r->complaint.status != DPT_OK)
         *err = r->complaint;
-    DPT_TRY(dpt_group_agree(node, r->complaint.status, err));
+    DPT_TRY(dpt_group_agree(&comm->world, r->complaint.status, err));
 out:
-    dpt_free(r->mine);
-    dpt_free(r->all);
     return status;
 }

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -10,7 +11,7 @@
 #include "data/sets/parts.h"
 
 enum { RUN = 512 }; /* neighbours in one call; below IOV_MAX */
-/* Seconds between two looks at the shards, of a microsecond each. */
+/* Seconds between two looks at a shard that is read: each may be a message to a file server. */
 static const double LOOK = 1;
 
 /* A sample to read and its place in the output. */
@@ -19,12 +20,22 @@ struct want {
     size_t at, bytes;
 };
 
+/* A shard that is wanted, and which of the wants lie in it: n from the first on. */
+struct group {
+    struct dpt_shard *shard;
+    int32_t first, n;
+};
+
 struct dpt_reader {
     const struct dpt_dataset *set;
-    struct want *wants; /* [most] */
-    uint8_t *raw;       /* a piece, for shards that HDF5 reads */
+    bool sequential;
+    struct group *groups;        /* one for each shard of the wants */
+    size_t n_groups, held, free; /* the groups [free, held) are taken */
+    size_t most;                 /* that may be taken at a time */
+    struct want *wants;          /* [most] */
+    uint8_t *raw;                /* a piece, for shards that HDF5 reads */
     size_t raw_bytes;
-    double look_at; /* when to see whether the shards are still what they were */
+    double *look_at; /* [shards]: when to see whether each is still what it was; 0: at once */
     struct iovec to[RUN];
 };
 
@@ -141,19 +152,22 @@ enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_datase
                                 bool sequential, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const size_t n = set->parts->n_shards;
     struct dpt_reader *reader;
 
     *out = NULL;
     DPT_TRY(DPT_ALLOCATE(reader, 1, "a reader", err));
     reader->set = set;
-    for (size_t i = 0; i < set->parts->n_shards; i++) {
+    reader->sequential = sequential;
+    DPT_TRY(DPT_ALLOCATE(reader->look_at, n, "a reader", err));
+    reader->most = dpt_shard_most(&set->parts->shards[0]);
+    DPT_TRY(DPT_ALLOCATE(reader->groups, most < n ? most : n, "a reader", err));
+    for (size_t i = 0; i < n; i++) {
         const struct dpt_shard *shard = &set->parts->shards[i];
         const size_t need = dpt_field_piece_bytes(&shard->images, shard->samples);
 
-        if (!dpt_shard_direct(shard))
-            reader->raw_bytes = need > reader->raw_bytes && !set->files ? need : reader->raw_bytes;
-        else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
-            posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
+        if (!dpt_shard_direct(shard) && !set->files)
+            reader->raw_bytes = need > reader->raw_bytes ? need : reader->raw_bytes;
     }
     DPT_TRY(DPT_ALLOCATE(reader->wants, most, "a reader", err));
     DPT_TRY(DPT_ALLOCATE(reader->raw, reader->raw_bytes, "a reader", err));
@@ -168,6 +182,8 @@ void dpt_reader_close(struct dpt_reader *reader)
 {
     if (reader == NULL)
         return;
+    dpt_free(reader->look_at);
+    dpt_free(reader->groups);
     dpt_free(reader->wants);
     dpt_free(reader->raw);
     dpt_free(reader);
@@ -260,48 +276,119 @@ out:
     return status;
 }
 
-static enum dpt_status look_at_shards(struct dpt_reader *reader, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = reader->set->parts;
-    const double now = dpt_now();
-
-    if (now < reader->look_at)
-        return DPT_OK;
-    reader->look_at = now + LOOK;
-    for (size_t i = 0; i < parts->n_shards; i++)
-        DPT_TRY(dpt_shard_look(&parts->shards[i], parts->verify, err));
-out:
-    return status;
-}
-
-/* How many of the n wants are neighbours in one shard. */
-static int32_t run_of(const struct dpt_shard *shard, const struct want *wants, int32_t n)
+/* How many of the first of n wants in a shard are neighbours. */
+static int32_t run_of(const struct want *wants, int32_t n)
 {
     int32_t run = 1;
 
-    while (run < n && run < RUN && wants[run].sample == wants[0].sample + run &&
-           wants[run].sample < shard->first + shard->samples)
+    while (run < n && run < RUN && wants[run].sample == wants[0].sample + run)
         run++;
     return run;
 }
 
-/* Asks for all that will be read, so that a disk has many requests at once: one after the other it
- * would be idle between them. Advice only. */
-static void announce(const struct dpt_reader *reader, int32_t n)
+/* Looks at a shard that is read for the first time or that was opened again, and at others once a
+ * second at most. */
+static enum dpt_status look(struct dpt_reader *reader, struct dpt_shard *shard, bool opened,
+                            double now, struct dpt_error *err)
 {
-    const struct want *wants = reader->wants;
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = reader->set->parts;
+    double *look_at = &reader->look_at[shard - parts->shards];
 
-    for (int32_t i = 0, run; i < n; i += run) {
-        const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
+    if (!opened && now < *look_at)
+        return DPT_OK;
+    /* Reading ahead would fetch samples that nobody wants yet. */
+    if (!reader->sequential && dpt_shard_direct(shard) && (opened || *look_at == 0))
+        posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
+    *look_at = now + LOOK;
+    DPT_TRY(dpt_shard_look(shard, parts->verify, err));
+    if (atomic_load(&shard->change) == DPT_SHARD_CHANGED)
+        atomic_store(&parts->changed, true);
+out:
+    return status;
+}
+
+/* Asks for all that will be read of a shard, so that a disk has many requests at once: one after
+ * the other it would be idle between them. Advice only. */
+static void announce(const struct dpt_reader *reader, const struct group *group)
+{
+    const struct dpt_shard *shard = group->shard;
+    const struct want *wants = reader->wants + group->first;
+
+    for (int32_t i = 0, run; i < group->n && dpt_shard_direct(shard); i += run) {
         const int64_t first = wants[i].sample - shard->first;
 
-        run = run_of(shard, wants + i, n - i);
-        if (dpt_shard_direct(shard))
-            posix_fadvise(shard->fd, place_of(shard, first),
-                          place_of(shard, first + run) - place_of(shard, first),
-                          POSIX_FADV_WILLNEED);
+        run = run_of(wants + i, group->n - i);
+        posix_fadvise(shard->fd, place_of(shard, first),
+                      place_of(shard, first + run) - place_of(shard, first), POSIX_FADV_WILLNEED);
     }
+}
+
+/* Groups the n wants by their shards. Those that are open come first: others would have them
+ * closed. */
+static void group_wants(struct dpt_reader *reader, int32_t n)
+{
+    const struct dpt_dataset_parts *parts = reader->set->parts;
+    size_t open = 0;
+
+    reader->n_groups = reader->held = reader->free = 0;
+    for (int32_t i = 0; i < n;) {
+        struct group *groups = reader->groups, group = {.first = i};
+
+        group.shard =
+            &parts->shards[dpt_dataset_shard(reader->set, reader->wants[i].sample) - parts->shards];
+        while (i < n && reader->wants[i].sample < group.shard->first + group.shard->samples)
+            i++;
+        group.n = i - group.first;
+        groups[reader->n_groups] = group;
+        if (dpt_shard_is_open(group.shard)) {
+            groups[reader->n_groups] = groups[open];
+            groups[open++] = group;
+        }
+        reader->n_groups++;
+    }
+}
+
+/* Takes the shards of the next groups, as many as may be open. */
+static enum dpt_status hold(struct dpt_reader *reader, double now, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    while (reader->held < reader->n_groups && reader->held - reader->free < reader->most) {
+        const struct group *group = &reader->groups[reader->held];
+        bool opened;
+
+        status = dpt_shard_take(group->shard, false, &opened, err);
+        if (status != DPT_OK && reader->held > reader->free)
+            return DPT_OK; /* again once these are released: there may be room then */
+        DPT_TRY(status);
+        reader->held++;
+        DPT_TRY(look(reader, group->shard, opened, now, err));
+        announce(reader, group);
+    }
+out:
+    return status;
+}
+
+static enum dpt_status read_group(struct dpt_reader *reader, const struct group *group,
+                                  uint8_t *bytes, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct want *wants = reader->wants + group->first;
+
+    for (int32_t i = 0, run; i < group->n; i += run) {
+        run = run_of(wants + i, group->n - i);
+        DPT_TRY((dpt_shard_direct(group->shard) ? read_direct : read_indirect)(
+            reader, group->shard, wants + i, run, bytes, err));
+    }
+out:
+    return status;
+}
+
+static void release(struct dpt_reader *reader)
+{
+    while (reader->free < reader->held)
+        dpt_shard_release(reader->groups[reader->free++].shard);
 }
 
 enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
@@ -309,23 +396,23 @@ enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample
 {
     enum dpt_status status = DPT_OK;
     struct want *wants = reader->wants;
+    const double now = dpt_now();
     size_t at = 0;
 
-    DPT_TRY(look_at_shards(reader, err));
     for (int32_t i = 0; i < n; i++) {
         wants[i] = (struct want){.sample = sample[i], .at = at};
         dpt_dataset_place(reader->set, sample[i], &wants[i].bytes);
         at += wants[i].bytes;
     }
     qsort(wants, (size_t)n, sizeof *wants, compare);
-    announce(reader, n);
-    for (int32_t i = 0, run; i < n; i += run) {
-        const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
-
-        run = run_of(shard, wants + i, n - i);
-        DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(reader, shard, wants + i,
-                                                                        run, bytes, err));
+    group_wants(reader, n);
+    while (reader->free < reader->n_groups) {
+        DPT_TRY(hold(reader, now, err));
+        for (size_t i = reader->free; i < reader->held; i++)
+            DPT_TRY(read_group(reader, &reader->groups[i], bytes, err));
+        release(reader);
     }
 out:
+    release(reader);
     return status;
 }

@@ -158,6 +158,19 @@ static const char *reader_of(const char *inner)
     return "";
 }
 
+/* Fails with `text` and, where there is one, HDF5's innermost message. */
+static enum dpt_status fail_with(struct dpt_error *err, enum dpt_status status, const char *text,
+                                 const char *inner)
+{
+    if (strstr(inner, "version number") != NULL)
+        return dpt_fail(err, status,
+                        "%s: %s (HDF5): damaged, or written for a newer HDF5 than %s, which is "
+                        "here%s: h5py writes such files with libver='latest', leave that out",
+                        text, inner, dpt_h5_version(), reader_of(inner));
+    return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
+                            : dpt_fail(err, status, "%s", text);
+}
+
 enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
 {
     char inner[256] = "", text[DPT_ERROR_TEXT];
@@ -170,25 +183,18 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (strstr(inner, "version number") != NULL)
-        return dpt_fail(err, status,
-                        "%s: %s (HDF5): damaged, or written for a newer HDF5 than %s, which is "
-                        "here%s: h5py writes such files with libver='latest', leave that out",
-                        text, inner, dpt_h5_version(), reader_of(inner));
-    return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
-                            : dpt_fail(err, status, "%s", text);
+    return fail_with(err, status, text, inner);
 }
 
-bool dpt_h5_stat(hid_t file, struct stat *st)
+int dpt_h5_fd(hid_t file)
 {
     void *fd = NULL;
-    bool known;
+    int number;
 
     dpt_h5_enter();
-    known = H5Fget_vfd_handle(file, H5P_DEFAULT, &fd) >= 0 && fd != NULL &&
-            fstat(*(const int *)fd, st) == 0;
+    number = H5Fget_vfd_handle(file, H5P_DEFAULT, &fd) >= 0 && fd != NULL ? *(const int *)fd : -1;
     dpt_h5_leave();
-    return known;
+    return number;
 }
 
 bool dpt_h5_is_written(const char *path)
@@ -201,35 +207,6 @@ bool dpt_h5_is_written(const char *path)
     locked = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     close(fd);
     return locked;
-}
-
-/* Why a file cannot be opened that begins as one of HDF5. */
-static enum dpt_status refuse_file(const char *path, struct dpt_error *err)
-{
-    char inner[256] = "";
-
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, inner);
-    if (dpt_h5_is_written(path))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: another program has it open for writing at the moment: wait until it "
-                        "is closed",
-                        path);
-    if (strstr(inner, "already open for") != NULL)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: is marked as open for writing: another program writes it at the "
-                        "moment, or crashed while it did; then `h5clear -s %s` removes the mark",
-                        path, path);
-    return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened%s", path,
-                       strstr(inner, "version number") != NULL ? "" : ": truncated or damaged");
-}
-
-/* HDF5 opens by name, so another file may have come there since it was checked. */
-static bool is_checked(hid_t file, const struct stat *checked)
-{
-    struct stat now;
-
-    return dpt_h5_stat(file, &now) && now.st_dev == checked->st_dev &&
-           now.st_ino == checked->st_ino;
 }
 
 /* What makes an HDF5 file of another one that somebody took for one. */
@@ -250,50 +227,91 @@ static const char *advice_for(int fd)
     return "";
 }
 
-enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err)
+/* Why a file cannot be opened, after HDF5 or stat has failed: what the system says of it is in
+ * plainer words than HDF5's. */
+static enum dpt_status refuse_file(const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    hid_t access = H5I_INVALID_HID;
-    struct stat checked;
-    htri_t is_hdf5;
+    char inner[256] = "", text[DPT_ERROR_TEXT];
+    struct stat st;
     int fd = -1;
 
-    *file = H5I_INVALID_HID;
-    dpt_h5_enter();
-    /* What the system says of the file is in plainer words than HDF5's. It stays open until the
-     * end, so that no other gets its number. */
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, inner);
     DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &fd, err));
-    if (fstat(fd, &checked) != 0)
+    if (fstat(fd, &st) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot read", path));
-    if (checked.st_size == 0)
+    if (st.st_size == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is empty", path));
-    is_hdf5 = H5Fis_hdf5(path);
-    if (is_hdf5 == 0)
+    if (H5Fis_hdf5(path) == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file%s", path, advice_for(fd)));
+    if (dpt_h5_is_written(path))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: another program has it open for writing at the moment: wait until it "
+                         "is closed",
+                         path));
+    if (strstr(inner, "already open for") != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is marked as open for writing: another program writes it at the "
+                         "moment, or crashed while it did; then `h5clear -s %s` removes the mark",
+                         path, path));
+    snprintf(text, sizeof text, "%s cannot be opened%s", path,
+             strstr(inner, "version number") != NULL ? "" : ": truncated or damaged");
+    status = fail_with(err, DPT_BAD_DATA, text, inner);
+out:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+enum dpt_status dpt_h5_open_known(const char *path, const struct stat *known, hid_t *file,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hid_t access;
+    struct stat now;
+
+    dpt_h5_enter();
     access = H5Pcreate(H5P_FILE_ACCESS);
-    H5Pset_fapl_sec2(access); /* whatever HDF5_DRIVER says: dpt_h5_stat knows this one */
+    H5Pset_fapl_sec2(access); /* whatever HDF5_DRIVER says: dpt_h5_fd knows this one */
 #if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
     H5Pset_file_locking(access, 0, 1);
 #endif
     *file = H5Fopen(path, H5F_ACC_RDONLY, access);
     if (*file < 0)
         DPT_TRY(refuse_file(path, err));
-    if (!is_checked(*file, &checked)) {
+    /* HDF5 opens by name, so another file may have come there since it was looked at. */
+    if (fstat(dpt_h5_fd(*file), &now) != 0 || now.st_dev != known->st_dev ||
+        now.st_ino != known->st_ino) {
         H5Fclose(*file);
         *file = H5I_INVALID_HID;
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: was replaced while it was opened", path));
     }
 out:
     dpt_h5_close(access);
-    if (fd >= 0)
-        close(fd);
+    dpt_h5_leave();
+    return status;
+}
+
+enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err)
+{
+    enum dpt_status status;
+    struct stat st;
+
+    *file = H5I_INVALID_HID;
+    dpt_h5_enter();
+    H5Eclear2(H5E_DEFAULT);
+    /* HDF5 would wait for a pipe's other end. */
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        status = dpt_h5_open_known(path, &st, file, err);
+    else
+        status = refuse_file(path, err);
     dpt_h5_leave();
     return status;
 }
 
 /* A data set that is looked at: what its failures are told with. */
 struct look {
-    hid_t data, plist;
+    hid_t file, data, plist;
     const char *path, *name;
     struct dpt_h5_info *info;
     struct dpt_error *err;
@@ -414,16 +432,16 @@ static enum dpt_status read_layout(const struct look *l)
     const int64_t stored = (int64_t)H5Dget_storage_size(l->data);
     const bool packed = layout == H5D_CHUNKED && H5Pget_nfilters(l->plist) > 0;
     const haddr_t offset = H5Dget_offset(l->data);
-    struct stat st;
+    hsize_t size;
 
     info->contiguous = info->contiguous && layout == H5D_CONTIGUOUS;
     if (info->bytes == 0)
         return DPT_OK;
-    if (stat(l->path, &st) != 0)
-        return dpt_fail_errno(l->err, DPT_BAD_DATA, "%s", l->path);
+    if (H5Fget_filesize(l->file, &size) < 0)
+        return dpt_h5_fail(l->err, DPT_BAD_DATA, "%s cannot be read: damaged", l->path);
     if (stored == 0)
         return refuse(l, "was created but never written");
-    if (stored < 0 || stored > st.st_size ||
+    if (stored < 0 || (hsize_t)stored > size ||
         (packed ? info->bytes / MOST_RATIO > stored : info->bytes > stored))
         return refuse(
             l,
@@ -437,7 +455,7 @@ static enum dpt_status read_layout(const struct look *l)
                       "holds %s values: it must be numbers, or class names as numbers with the "
                       "names in its attribute classes",
                       info->type_text);
-    if (offset == HADDR_UNDEF || stored != info->bytes || offset > (haddr_t)(st.st_size - stored))
+    if (offset == HADDR_UNDEF || stored != info->bytes || offset > size - (hsize_t)stored)
         return refuse(l, "reaches beyond the end of the file: truncated or damaged");
     info->offset = (int64_t)offset;
     return DPT_OK;
@@ -534,7 +552,7 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
     plist = H5Dget_create_plist(data);
     if (plist < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: the layout of /%s is damaged", path, name));
-    look = (struct look){data, plist, path, name, info, err};
+    look = (struct look){file, data, plist, path, name, info, err};
     read_type(data, info);
     /* This comes before the extent: HDF5 opens a virtual data set's other files to know that. */
     if (dpt_h5_elsewhere(plist) != NULL)

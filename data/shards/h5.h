@@ -33,8 +33,13 @@ enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err
 /* Whether another program has the file open for writing, as far as HDF5's lock on it tells. */
 bool dpt_h5_is_written(const char *path);
 
-/* fstat of the open file; false with *st untouched. */
-bool dpt_h5_stat(hid_t file, struct stat *st);
+/* Opens likewise a file that stat has seen: a regular one. Errors: as above, BAD_DATA (another file
+ * has come there). */
+enum dpt_status dpt_h5_open_known(const char *path, const struct stat *known, hid_t *file,
+                                  struct dpt_error *err);
+
+/* The descriptor of the open file, which is HDF5's; -1: unknown. */
+int dpt_h5_fd(hid_t file);
 
 /*
  * Whether a name leads to an object; *exists is false also where a soft link leads nowhere. A link

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
-#include "core/base/file.h"
 #include "core/base/hash.h"
 #include "data/tables/columns.h"
 
@@ -261,28 +259,34 @@ static bool has_labels(hid_t file, const struct dpt_shard_spec *spec)
                                       H5Lexists(file, "y", H5P_DEFAULT) != 0;
 }
 
-enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
-                               const struct dpt_shard_spec *spec, struct dpt_error *err)
+enum dpt_status dpt_shard_begin(struct dpt_shard *shard, const char *path, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const char *slash;
-    hid_t file = H5I_INVALID_HID;
 
-    memset(shard, 0, sizeof *shard);
     shard->fd = -1;
     shard->h5 = H5I_INVALID_HID;
     for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
         dpt_shard_field(shard, i)->data = dpt_shard_field(shard, i)->type = H5I_INVALID_HID;
-    dpt_h5_enter();
     shard->path = strdup(path);
     if (shard->path == NULL)
-        DPT_TRY(dpt_fail_memory(err, "a path", (double)strlen(path)));
+        return dpt_fail_memory(err, "a path", (double)strlen(path));
     slash = strrchr(shard->path, '/');
     shard->file = slash != NULL ? slash + 1 : shard->path;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
+                               const struct dpt_shard_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hid_t file = H5I_INVALID_HID;
+
+    memset(shard, 0, sizeof *shard);
+    dpt_h5_enter();
+    DPT_TRY(dpt_shard_begin(shard, path, err));
     DPT_TRY(dpt_h5_open(path, &file, err));
-    shard->h5 = file;
-    DPT_TRY(dpt_shard_take_mark(shard, &shard->mark, err));
-    shard->h5 = H5I_INVALID_HID;
+    DPT_TRY(dpt_shard_take_mark(dpt_h5_fd(file), path, &shard->mark, err));
+    DPT_TRY(dpt_shard_sum_head(dpt_h5_fd(file), path, &shard->head, err));
     if (spec->keys.x == NULL && dpt_shard_keeps_files(file))
         DPT_TRY(dpt_shard_open_files(shard, file, err));
     else
@@ -316,57 +320,15 @@ out:
 
 void dpt_shard_close(struct dpt_shard *shard)
 {
+    dpt_shard_drop(shard);
     dpt_shard_detach(shard);
     dpt_class_names_release(&shard->names);
     free(shard->path);
     free(shard->columns);
+    free(shard->texts);
     free(shard->offsets);
-    shard->path = shard->columns = NULL;
+    shard->path = shard->columns = shard->texts = NULL;
     shard->offsets = NULL;
-}
-
-enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (shard->attached)
-        return DPT_OK;
-    shard->attached = true;
-    dpt_h5_enter();
-    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
-        struct dpt_field *field = dpt_shard_field(shard, i);
-
-        if (field->info.contiguous && shard->fd < 0)
-            DPT_TRY(dpt_file_open(shard->path, DPT_FILE_READ, DPT_IO, &shard->fd, err));
-        field->fd = shard->fd;
-        if (field->info.contiguous || field->name == NULL)
-            continue;
-        if (shard->h5 < 0)
-            DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));
-        DPT_TRY(dpt_field_open(field, shard->h5, err));
-    }
-    DPT_TRY(dpt_shard_check_mark(shard, err));
-out:
-    dpt_h5_leave();
-    if (status != DPT_OK)
-        dpt_shard_detach(shard);
-    return status;
-}
-
-void dpt_shard_detach(struct dpt_shard *shard)
-{
-    if (!shard->attached)
-        return;
-    dpt_h5_enter();
-    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
-        dpt_field_close(dpt_shard_field(shard, i));
-    dpt_h5_close(shard->h5);
-    shard->h5 = H5I_INVALID_HID;
-    dpt_h5_leave();
-    if (shard->fd >= 0)
-        close(shard->fd);
-    shard->fd = -1;
-    shard->attached = false;
 }
 
 static bool is_colour(int32_t n)

@@ -5,12 +5,15 @@
  * other (/files, /offsets), which are decoded when they are used.
  *
  * Opening looks at the layout, and of files at where each begins, and leaves no file open: the
- * metadata is checked against the file's true size before a byte of data is read. Attaching opens
- * its fields for reading (field.h); they may then be read by any thread. Private to data/.
+ * metadata is checked against the file's true size before a byte of data is read. What it found can
+ * be sent to other ranks (shard_pack.c). Attaching opens its fields for reading (field.h); they may
+ * then be read by any thread. Taking does so, too, and leaves the file open for the next one, as
+ * long as there are not too many (shard_take.c). Private to data/.
  */
 #ifndef DPT_DATA_SHARD_H
 #define DPT_DATA_SHARD_H
 
+#include "core/base/str.h"
 #include "data/pictures/picture.h"
 #include "data/sets/dataset.h"
 #include "data/shards/field.h"
@@ -71,7 +74,13 @@ struct dpt_shard {
     bool attached;
     int fd;
     hid_t h5;
+    /* 0: nobody has taken it since it was last closed; else 1 + how many read it now. */
+    _Atomic int takers;
+    _Atomic bool recent;        /* it was taken since the last search for one to close */
     struct dpt_shard_mark mark; /* when it was opened */
+    uint32_t head;              /* the checksum of its first bytes */
+    char *texts;                /* of one that another rank opened: the names of its fields */
+    bool elsewhere;             /* that rank is on another host: the mark is not this host's */
     /* enum dpt_shard_change: set by the thread that reads, reported by the main thread */
     _Atomic int change;
 };
@@ -109,27 +118,67 @@ static inline int64_t dpt_shard_row(const struct dpt_shard *shard, int64_t sampl
 
 void dpt_shard_close(struct dpt_shard *shard);
 
-/* Errors: BAD_DATA (it is not the file that was opened, or was changed since), IO. */
+/* Opens it for reading, and closes it. Errors: BAD_DATA (it is not the file that was opened, or was
+ * changed since), IO. */
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err);
+void dpt_shard_detach(struct dpt_shard *shard);
+
+/*
+ * Opens it for reading unless it still is, and keeps it open until it is released. Any thread, and
+ * several at once. *opened: whether it was opened now. strict: fails then if it was written to;
+ * otherwise that is for dpt_shard_look to tell. One that nobody has taken may be closed when
+ * another one is taken: few are open at a time, whatever RLIMIT_NOFILE is, whose soft limit is
+ * raised. One that is taken is not attached, and the other way round. Errors: BAD_DATA (it is not
+ * the file that was opened, or another node's), IO, RANK.
+ */
+enum dpt_status dpt_shard_take(struct dpt_shard *shard, bool strict, bool *opened,
+                               struct dpt_error *err);
+void dpt_shard_release(struct dpt_shard *shard);
+/* Whether taking it now would most likely open nothing. */
+bool dpt_shard_is_open(const struct dpt_shard *shard);
+/* Closes one that nobody has taken, if it is still open. */
+void dpt_shard_drop(struct dpt_shard *shard);
+/* How many such shards a thread may hold at a time. */
+size_t dpt_shard_most(const struct dpt_shard *shard);
+
+/*
+ * What was found out about a shard, for other ranks. Packing adds it to `bytes`, without names of
+ * classes and columns that are those of the shard before; zero-initialise, and look at
+ * bytes.failed. Unpacking makes the shard of `path` of what lies at *at, and goes on to the next.
+ * Errors: BAD_DATA (too many classes), RANK.
+ */
+struct dpt_shard_pack {
+    struct dpt_str bytes, names, columns; /* the latter two: of the shard before */
+};
+void dpt_shard_pack(struct dpt_shard_pack *pack, const struct dpt_shard *shard);
+void dpt_shard_pack_release(struct dpt_shard_pack *pack);
+enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, const char **at,
+                                 struct dpt_error *err);
 
 /* Reads the samples' names of one that has_ids: [samples] texts of *stride bytes with at least one
  * NUL at their end, malloc'ed. Errors: BAD_DATA (damaged), RANK. */
 enum dpt_status dpt_shard_read_ids(const struct dpt_shard *shard, char **texts, size_t *stride,
                                    struct dpt_error *err);
-void dpt_shard_detach(struct dpt_shard *shard);
 
 /*
- * Whether an attached shard is still what it was. One that became shorter, or was written to and no
+ * Whether an open shard is still what it was. One that became shorter, or was written to and no
  * longer matches its checksum, is an error; one that was written to and has none, or is not to be
  * verified, is reported once. Errors: BAD_DATA, IO, RANK.
  */
 enum dpt_status dpt_shard_look(struct dpt_shard *shard, bool verify, struct dpt_error *err);
 
-/* What identifies the open file now. Errors: IO. */
-enum dpt_status dpt_shard_take_mark(const struct dpt_shard *shard, struct dpt_shard_mark *mark,
+/* What identifies an open file now, and the checksum of its first bytes. path: for messages.
+ * Errors: IO. */
+enum dpt_status dpt_shard_take_mark(int fd, const char *path, struct dpt_shard_mark *mark,
                                     struct dpt_error *err);
-/* Whether an attached shard is the file that was opened, unchanged. Errors: BAD_DATA, IO. */
-enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err);
+enum dpt_status dpt_shard_sum_head(int fd, const char *path, uint32_t *head, struct dpt_error *err);
+/* Whether an open shard is the file that was opened, and if `strict` unchanged. Of one that was
+ * opened on another host, whether it is as long and begins alike; its mark is then this host's.
+ * Errors: BAD_DATA, IO. */
+enum dpt_status dpt_shard_check_mark(struct dpt_shard *shard, bool strict, struct dpt_error *err);
+/* Orders shards by the files that they are; 0: the same file. Hosts may number devices in different
+ * ways, so these do not count. */
+int dpt_shard_compare_files(const struct dpt_shard *a, const struct dpt_shard *b);
 
 /*
  * Kept files. dpt_shard_open_files describes those of an open file: their shape and offsets
@@ -148,6 +197,8 @@ enum dpt_status dpt_shard_decode(const struct dpt_shard *shard, int64_t sample,
  * Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_shard_take_fit(struct dpt_shard *shard, struct dpt_error *err);
 
+/* Gives a zeroed shard its path, with nothing open. Errors: RANK. */
+enum dpt_status dpt_shard_begin(struct dpt_shard *shard, const char *path, struct dpt_error *err);
 /*
  * Steps of opening, under dpt_h5_enter. dpt_shard_find describes the data set `key`, or where that
  * is NULL whichever of two names the file has. Errors: BAD_DATA (there is none: says what the file

@@ -176,7 +176,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
     char **found = NULL;
 
     if (paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0) {
-        if (dpt_dataset_describe(&set, &spec, &ignored) == DPT_OK) {
+        if (dpt_dataset_describe(&set, &spec, NULL, &ignored) == DPT_OK) {
             model->known = model->seen = true;
             model->u8 = set.u8;
             model->shape = set.shape;

@@ -130,12 +130,13 @@ enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_err
 /* Whether the model leaves the width of its last layer to the data. */
 bool dpt_job_leaves_outputs(const struct dpt_job *job);
 /*
- * Finds that width, on one process: the width of the model of `checkpoint`, a file of this program;
- * if the file has none, or is NULL, the width that data.train requires. Errors: those of opening
- * either.
+ * Finds that width, collectively over comm->world, or if comm is NULL on this process alone: the
+ * width of the model of `checkpoint`, a file of this program; if the file has none, or is NULL, the
+ * width that data.train requires. Errors: those of opening either.
  */
 enum dpt_status dpt_job_find_outputs(const struct dpt_job *job, const char *checkpoint,
-                                     int64_t *outputs, struct dpt_error *err);
+                                     const struct dpt_comm *comm, int64_t *outputs,
+                                     struct dpt_error *err);
 /* Puts the width into the job and its tree, as if the job had given it. Errors: RANK. */
 enum dpt_status dpt_job_set_outputs(struct dpt_job *job, struct dpt_conf *conf, int64_t outputs,
                                     struct dpt_error *err);

@@ -32,7 +32,7 @@ static enum dpt_status open_split(struct dpt_splits *data, struct dpt_split *spl
 
     spec.part = (uint64_t)number;
     if (comm == NULL) {
-        DPT_TRY(dpt_dataset_describe(set, &spec, err));
+        DPT_TRY(dpt_dataset_describe(set, &spec, NULL, err));
     } else {
         snprintf(word, sizeof word, "opening data.%s", names[number]);
         dpt_comm_note(comm, 0, word);

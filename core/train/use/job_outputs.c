@@ -30,14 +30,15 @@ out:
     return status;
 }
 
-static enum dpt_status ask_data(const struct dpt_job *job, int64_t *outputs, struct dpt_error *err)
+static enum dpt_status ask_data(const struct dpt_job *job, const struct dpt_comm *comm,
+                                int64_t *outputs, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset set = {0};
     const struct dpt_dataset_spec spec = dpt_job_dataset(job, &job->data.train);
 
-    DPT_TRY(dpt_dataset_describe(&set, &spec, err));
-    status = dpt_dataset_count_outputs(&set, outputs, err);
+    DPT_TRY(dpt_dataset_describe(&set, &spec, comm, err));
+    status = dpt_dataset_count_outputs(&set, comm, outputs, err);
     if (status == DPT_BAD_JOB)
         dpt_error_prefix(err, "the model's outputs are left to the data (or give their number): ");
 out:
@@ -46,15 +47,21 @@ out:
 }
 
 enum dpt_status dpt_job_find_outputs(const struct dpt_job *job, const char *checkpoint,
-                                     int64_t *outputs, struct dpt_error *err)
+                                     const struct dpt_comm *comm, int64_t *outputs,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     *outputs = 0;
-    if (checkpoint != NULL)
-        DPT_TRY(ask_checkpoint(checkpoint, outputs, err));
+    if (checkpoint != NULL && (comm == NULL || comm->world.rank == 0))
+        status = ask_checkpoint(checkpoint, outputs, err);
+    if (comm != NULL)
+        status = dpt_group_agree(&comm->world, status, err);
+    DPT_TRY(status);
+    if (comm != NULL)
+        DPT_TRY(dpt_group_broadcast(&comm->world, 0, outputs, sizeof *outputs, err));
     if (*outputs == 0)
-        DPT_TRY(ask_data(job, outputs, err));
+        DPT_TRY(ask_data(job, comm, outputs, err));
 out:
     return status;
 }
