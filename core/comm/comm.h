@@ -139,7 +139,8 @@ enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status statu
  * same bits. Errors: RANK. */
 enum dpt_status dpt_group_sum_floats(const struct dpt_group *g, const float *send, float *receive,
                                      size_t n, struct dpt_error *err);
-/* Collective. Such sums, in place, for rank 0 alone: the other ranks' numbers stay. Errors: RANK. */
+/* Collective. Such sums, in place, for rank 0 alone: the other ranks' numbers stay. Errors:
+ * RANK. */
 enum dpt_status dpt_group_sum_floats_at_first(const struct dpt_group *g, float *x, size_t n,
                                               struct dpt_error *err);
 enum dpt_status dpt_group_sum_doubles(const struct dpt_group *g, const double *send,

@@ -226,7 +226,7 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     DPT_TRY(dpt_fault_strike(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
                              DPT_FAULT_EVALUATION, NULL, 0, err));
     memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
-    /* Each rank writes its own samples' rows, and only rank 0 gets all: the others' memory is none. */
+    /* Each rank writes its own samples' rows, and rank 0 gets all: others touch only their own. */
     if (w->said.width > 0 && (w->said.rows = dpt_reserve(said_bytes(w))) == NULL)
         DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)said_bytes(w)));
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
