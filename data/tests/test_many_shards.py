@@ -64,12 +64,12 @@ log: {every: never}
 """
 
 
-def shards(folder, n, samples):
-    """Copies of one file under n names."""
+def shards(folder, n, samples, **options):
+    """Copies of one file under n names. options: of its images."""
     folder.mkdir()
     dice = np.random.default_rng(1)
     with h5py.File(folder / "0000.h5", "w") as file:
-        file["images"] = dice.integers(0, 256, (samples, 1, 4, 4), dtype=np.uint8)
+        file.create_dataset("images", data=dice.integers(0, 256, (samples, 1, 4, 4), dtype=np.uint8), **options)
         file["labels"] = dice.integers(0, 10, samples)
     for i in range(1, n):
         shutil.copyfile(folder / "0000.h5", folder / f"{i:04}.h5")
@@ -138,3 +138,19 @@ def test_a_thousand_shards_and_few_descriptors(tmp_path, cache, ranks):
                           capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert dpt.newest(tmp_path / "out") == dpt.newest(tmp_path / "free")
+
+
+def test_compressed_shards_take_memory_while_they_are_read(tmp_path):
+    """HDF5 needs half a megabyte and more for each that is open."""
+    with open(dpt.BINARY, "rb") as file:
+        if b"__asan_init" in file.read():
+            pytest.skip("AddressSanitizer keeps what is freed")
+    most = {}
+    for n in (150, 900):
+        path = job(tmp_path, shards(tmp_path / f"data{n}", n, 2, compression="gzip"), "none", batch=2 * n)
+        run = subprocess.Popen([dpt.BINARY, path, "--output", tmp_path / f"out{n}", "--quiet"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        assert run.returncode == 0
+        most[n] = usage.ru_maxrss
+    assert most[900] - most[150] < 100 << 10, most
