@@ -79,12 +79,11 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     return here;
 }
 
-/* Finds which of those floats this rank keeps for the others. part: the one that keeps a tensor
- * that is on all parts. */
+/* Finds which of those floats a replica of this rank's part of the model keeps for the others.
+ * part: the one that keeps a tensor that is on all parts. */
 static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
-                                   int part, float **from)
+                                   int part, int replica, float **from)
 {
-    const int replica = dpt_trainer_replicas(t)->world.rank;
     const int32_t i = tensor_at(&t->model.graph, at);
     const struct dpt_tensor *whole = &t->model.graph.tensors[i],
                             *own = &dpt_trainer_graph(t)->tensors[i];
@@ -108,16 +107,31 @@ static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at
     return has;
 }
 
-/* Collective. Tells all ranks which of the floats from `at` on each of them keeps. */
-static enum dpt_status list_parts(const struct dpt_trainer *t, size_t at, struct dpt_range own,
+/* Finds which of the floats [at, end) each rank keeps. Where each rank is a replica of the whole
+ * model all know that; else it is collective. *here: out, where this rank's are. */
+static enum dpt_status list_parts(const struct dpt_trainer *t, int k, size_t at, size_t end,
+                                  int part, struct dpt_range *own, float **here,
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int count = (int)(own.last - own.first),
-              begins = count > 0 ? (int)(own.first - (int64_t)at) : 0;
+    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_parts *parts = &t->arenas.parts;
+    int *const count = parts->count, *const begins = parts->at, me = world->rank;
+    float *ignored;
 
-    DPT_TRY(dpt_group_allgather(&t->comm->world, &count, t->arenas.parts.count, sizeof count, err));
-    DPT_TRY(dpt_group_allgather(&t->comm->world, &begins, t->arenas.parts.at, sizeof begins, err));
+    for (int r = 0; r < world->size && t->layout.model_ranks == 1; r++) {
+        const struct dpt_range has = own_floats(t, k, at, end, part, r, &ignored);
+
+        count[r] = (int)(has.last - has.first);
+        begins[r] = count[r] > 0 ? (int)(has.first - (int64_t)at) : 0;
+    }
+    *own = own_floats(t, k, at, end, part, dpt_trainer_replicas(t)->world.rank, here);
+    if (t->layout.model_ranks == 1)
+        return DPT_OK;
+    count[me] = (int)(own->last - own->first);
+    begins[me] = count[me] > 0 ? (int)(own->first - (int64_t)at) : 0;
+    DPT_TRY(dpt_group_allgather(world, &count[me], count, sizeof *count, err));
+    DPT_TRY(dpt_group_allgather(world, &begins[me], begins, sizeof *begins, err));
 out:
     return status;
 }
@@ -138,8 +152,7 @@ static enum dpt_status move(const struct dpt_trainer *t, int k, bool gives, floa
 
         next = end - at < piece ? end : at + piece;
         all = world->rank == 0 ? whole + at : NULL;
-        own = own_floats(t, k, at, next, part, &here);
-        DPT_TRY(list_parts(t, at, own, err));
+        DPT_TRY(list_parts(t, k, at, next, part, &own, &here, err));
         if (gives && world->rank == 0 && own.last > own.first && here != whole + own.first)
             memcpy(here, whole + own.first, (size_t)(own.last - own.first) * sizeof *whole);
         DPT_TRY(gives ? dpt_group_scatterv(world, 0, all, here, &t->arenas.parts, err)

@@ -2,6 +2,7 @@
 test_nodes.py and test_device.py have it among what changes nothing; here is what is left."""
 import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -49,6 +50,44 @@ def test_every_optimizer(tmp_path, optimizer):
     assert dpt.run("train", whole, "--output", tmp_path / "parts", "--quiet").code == 0
     assert dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "one")
     assert len(dpt.events(tmp_path / "parts", "run")) == 4
+
+
+COUNTER = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+static long calls;
+int MPI_Allgather(const void *a, int n, MPI_Datatype t, void *b, int m, MPI_Datatype u, MPI_Comm c)
+{
+    calls++;
+    return PMPI_Allgather(a, n, t, b, m, u, c);
+}
+int MPI_Finalize(void)
+{
+    FILE *file = fopen(getenv("COUNT_CALLS"), "a");
+    int rank;
+    PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (file && rank == 0) fprintf(file, "%ld", calls);
+    if (file) fclose(file);
+    return PMPI_Finalize();
+}
+"""
+
+
+def test_a_save_asks_nobody_what_all_know(tmp_path):
+    """Which floats a rank owns follows from the shards: what a checkpoint gathers takes one collective a piece, which is no allgather."""
+    with open(dpt.BINARY, "rb") as file:
+        if b"libasan.so" in file.read():
+            pytest.skip("AddressSanitizer must be the first library")
+    (tmp_path / "count.c").write_text(COUNTER)
+    subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", tmp_path / "count.c", "-o", tmp_path / "count.so"], check=True)
+    path, calls = job(tmp_path, "nesterov", "parameters"), {}
+    for every in ("1 step", "never"):
+        counts = tmp_path / f"counts-{every}"
+        dpt.train(path, tmp_path / every, "--quiet", "--set", f"checkpoint.every={every}", ranks=3,
+                  env={"LD_PRELOAD": str(tmp_path / "count.so"), "COUNT_CALLS": str(counts)})
+        calls[every] = int(counts.read_text())
+    assert calls["1 step"] - calls["never"] <= 9, (calls, "one a save, which compares the replicas")
 
 
 def test_a_weight_that_differs_is_found_in_a_step_with_a_check(tmp_path):
