@@ -3,7 +3,6 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ sys.path[:0] = ["scripts/lib", "cmd/tests"]
 import dpt  # noqa: E402
 from page import report  # noqa: E402
 
-SANITIZED = b"__asan_init" in Path(dpt.BINARY).read_bytes()
+SANITIZED = dpt.sanitized()
 EVENT = '{{"event": "train", "step": {0}, "epoch": 1, "loss": {1}, "lr": 0.01, "samples_per_s": 1e4, "samples": {0}}}\n'
 
 

@@ -23,9 +23,10 @@ static struct {
     size_t most; /* 0: not known yet */
     struct {
         struct dpt_shard *shard;
-    } * at;                 /* [n], open */
-    size_t n, room, counts; /* counts: of all of them; hdf5: how many HDF5 reads */
-    size_t hdf5;
+    } * at; /* [n], open */
+    size_t n, room;
+    size_t counts; /* of all of them */
+    size_t hdf5;   /* how many of them HDF5 reads */
     size_t hand;
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

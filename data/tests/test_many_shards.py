@@ -83,13 +83,9 @@ def job(tmp_path, folder, cache, shuffle="full", batch=64):
 
 @pytest.fixture(scope="module")
 def counter(tmp_path_factory):
-    with open(dpt.BINARY, "rb") as file:
-        if b"libasan.so" in file.read():
-            pytest.skip("AddressSanitizer stands before the same calls")
-    folder = tmp_path_factory.mktemp("counter")
-    (folder / "count.c").write_text(COUNTER)
-    subprocess.run(["gcc", "-std=gnu11", "-shared", "-fPIC", "-O1", "-o", folder / "count.so", folder / "count.c", "-ldl"], check=True)
-    return str(folder / "count.so")
+    if dpt.sanitized():
+        pytest.skip("AddressSanitizer stands before the same calls")
+    return dpt.library(tmp_path_factory.mktemp("counter"), "count", COUNTER)
 
 
 def calls(counter, tmp_path, *words, ranks=0, ticking=False):
@@ -142,9 +138,8 @@ def test_a_thousand_shards_and_few_descriptors(tmp_path, cache, ranks):
 
 def test_compressed_shards_take_memory_while_they_are_read(tmp_path):
     """HDF5 needs half a megabyte and more for each that is open."""
-    with open(dpt.BINARY, "rb") as file:
-        if b"__asan_init" in file.read():
-            pytest.skip("AddressSanitizer keeps what is freed")
+    if dpt.sanitized():
+        pytest.skip("AddressSanitizer keeps what is freed")
     most = {}
     for n in (150, 900):
         path = job(tmp_path, shards(tmp_path / f"data{n}", n, 2, compression="gzip"), "none", batch=2 * n)

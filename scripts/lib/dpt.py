@@ -1,4 +1,5 @@
 """What the end-to-end tests share: run the binary, with and without mpirun, and read what it wrote."""
+import functools
 import glob
 import json
 import os
@@ -85,14 +86,26 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 """
 
 
+@functools.cache
+def sanitized():
+    """Whether the program is one of AddressSanitizer, which keeps memory, reserves terabytes of addresses and must be the first library."""
+    with open(BINARY, "rb") as file:
+        return b"__asan_init" in file.read()
+
+
+def library(folder, name, source, compiler="gcc"):
+    """Compiles C source into a library to preload; returns its path."""
+    path = os.path.join(folder, f"{name}.so")
+    with open(f"{path}.c", "w", encoding="utf-8") as file:
+        file.write(source)
+    subprocess.run([compiler, "-std=gnu11", "-shared", "-fPIC", "-O1", "-o", path, f"{path}.c", "-ldl"], check=True, timeout=60)
+    return path
+
+
 def ticking(folder):
     """An environment in which whatever is measured takes as long on any machine: each look of a thread at the clock is 10 ms after
     its last one, and of its processor time 0.1 ms."""
-    library = os.path.join(folder, "ticking.so")
-    with open(f"{library}.c", "w", encoding="utf-8") as file:
-        file.write(TICKING)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, f"{library}.c"], check=True, timeout=60)
-    return {"LD_PRELOAD": library, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    return {"LD_PRELOAD": library(folder, "ticking", TICKING), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
 
 
 def each_rank(*scripts):

@@ -31,7 +31,7 @@ model: {type: mlp, hidden: [12288, 11264, 9216], outputs: 1000}
 batch: {global: 4096}
 optimizer: {type: adam}
 """
-SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
+SANITIZED = dpt.sanitized()
 
 
 def plan(tmp_path, text, *words, code=0, **options):

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
-SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
+SANITIZED = dpt.sanitized()
 
 
 def mlp(width, layers, inputs=1024, outputs=1000):

@@ -18,7 +18,7 @@ batch: {global: 8, micro: 4}
 train: {steps: 5}
 checkpoint: {every: never}
 """
-SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
+SANITIZED = dpt.sanitized()
 
 
 def shared_once(pids, *kinds):

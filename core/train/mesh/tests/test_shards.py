@@ -2,7 +2,6 @@
 test_nodes.py and test_device.py have it among what changes nothing; here is what is left."""
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -76,16 +75,14 @@ int MPI_Finalize(void)
 
 def test_a_save_asks_nobody_what_all_know(tmp_path):
     """Which floats a rank owns follows from the shards: what a checkpoint gathers takes one collective a piece, which is no allgather."""
-    with open(dpt.BINARY, "rb") as file:
-        if b"libasan.so" in file.read():
-            pytest.skip("AddressSanitizer must be the first library")
-    (tmp_path / "count.c").write_text(COUNTER)
-    subprocess.run(["mpicc", "-shared", "-fPIC", "-O1", tmp_path / "count.c", "-o", tmp_path / "count.so"], check=True)
+    if dpt.sanitized():
+        pytest.skip("AddressSanitizer must be the first library")
+    library = dpt.library(tmp_path, "count", COUNTER, "mpicc")
     path, calls = job(tmp_path, "nesterov", "parameters"), {}
     for every in ("1 step", "never"):
         counts = tmp_path / f"counts-{every}"
         dpt.train(path, tmp_path / every, "--quiet", "--set", f"checkpoint.every={every}", ranks=3,
-                  env={"LD_PRELOAD": str(tmp_path / "count.so"), "COUNT_CALLS": str(counts)})
+                  env={"LD_PRELOAD": library, "COUNT_CALLS": str(counts)})
         calls[every] = int(counts.read_text())
     assert calls["1 step"] - calls["never"] <= 9, (calls, "one a save, which compares the replicas")
 
