@@ -50,9 +50,12 @@ struct dpt_fabric {
  * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", 2005). add: seconds to add a float. */
 double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
-/* Seconds of an all-reduce under `reproducible` (core/comm/sums/deterministic_allreduce.h). pairs:
- * each rank has one block; else slices go straight to where they are added. */
-double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, bool pairs, double add);
+/* Seconds of an all-reduce under `reproducible` (core/comm/sums/internode.h). blocks: of the tree
+ * that a node has; where it has several, some of them travel by themselves. */
+double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, double blocks, double add);
+/* Seconds in which every node gives each other one its slice of n floats, which adds them, or gets
+ * all slices: half of an all-reduce. */
+double dpt_fabric_slices(const struct dpt_fabric *fabric, double n, int p, double add);
 
 enum { DPT_COST_MOVES = 2 };
 

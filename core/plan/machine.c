@@ -222,12 +222,23 @@ double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double 
     return p > 1 ? fold + fmin(doubling, halving) : 0;
 }
 
-double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, bool pairs, double add)
+double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, double blocks, double add)
 {
     const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
-    const double rounds = ceil(log2(p));
+    const double phases = ceil(log2(p)), more = blocks > 1 ? ceil(log2(blocks)) + 1 : 0;
+    /* What the busiest node sends, in gradients: SCALE.md. */
+    const double sent = fmin(blocks, 1 + blocks / 2);
 
     if (p <= 1)
         return 0;
-    return (pairs ? 2 * rounds : p - 1 + rounds) * message + (p - 1.0) / p * n * (2 * word + add);
+    return (2 * phases + more) * message + (p - 1.0) / p * n * ((sent + 1) * word + sent * add);
+}
+
+double dpt_fabric_slices(const struct dpt_fabric *f, double n, int p, double add)
+{
+    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+
+    if (p <= 1)
+        return 0;
+    return ((p - 1 + ceil(log2(p))) * message + (p - 1.0) / p * n * (2 * word + add)) / 2;
 }

@@ -153,9 +153,7 @@ static double collective_seconds(const struct walk *w, enum dpt_action_group ove
     if (over == DPT_OVER_EVERYBODY)
         return dpt_fabric_allreduce(f, floats, pace->replicas, pace->add);
     /* A rank sends all but what is its own; there and back would be an allreduce. */
-    return dpt_fabric_tree(f, floats * replicas / (replicas - 1), pace->replicas, false,
-                           pace->add) /
-           2;
+    return dpt_fabric_slices(f, floats * replicas / (replicas - 1), pace->replicas, pace->add);
 }
 
 /* The seconds of a round's pass through the action's nodes. */

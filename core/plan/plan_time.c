@@ -148,13 +148,20 @@ static void fill(const struct dpt_plan *p, const struct step *d, struct dpt_plan
         fmin(p->layout.threads, p->layout.together ? p->layout.threads : (double)d->micros);
 }
 
-/* Whether all ranks have as many micro-batches, and these make one block each. */
-static bool has_pairs(const struct step *d)
+/* The most blocks of the tree that a node has whose micro-batches follow each other. */
+static int most_blocks(const struct step *d)
 {
-    const struct dpt_layout *l = d->layout;
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    const int32_t run = d->micros * d->layout->node_replicas,
+                  total = (int32_t)fmin((double)run * d->nodes, INT32_MAX / 2);
+    int most = 1;
 
-    return dpt_tree_pairs(l->replicas, d->micros) &&
-           (l->job->batch.global + l->micro - 1) / l->micro == d->micros * l->replicas;
+    for (int32_t i = 0; i < DPT_TREE_BLOCKS && (int64_t)(i + 1) * run <= total; i++) {
+        const int n = dpt_tree_blocks(i * run, (i + 1) * run, total, blocks);
+
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 /* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
@@ -175,7 +182,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
                  busy = fmin(all, p->cores);
     const double add = add_seconds(p, d);
     const bool tree = p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
-    const bool flat = tree || p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
+    const bool flat = !tree && p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =
         (all + l->node_replicas) / busy; /* gradients that a core reads or writes; 2 in a trial */
@@ -195,7 +202,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     if (l->node_replicas > 1)
         step->local += ((small ? 1 : 2) + step->meetings) * meet;
     if (d->nodes > 1)
-        step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add)
+        step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, most_blocks(d), add)
                                : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
                          dpt_gradient_reduction_choose(&p->layout)->sends / 2;
 }

@@ -1,9 +1,8 @@
 /*
  * deterministic: what the files of deterministic_allreduce.h share. Private to core/comm.
  *
- * deterministic_slices.c: which floats a rank adds, and of what; deterministic_messages.c: sums of
- * ranks that do not share memory; deterministic_rounds.c: sums of micro-batches taken round-robin;
- * deterministic_allreduce.c: the rest, the window among it.
+ * deterministic_slices.c: which floats a rank adds, and of what; deterministic_rounds.c: sums of
+ * micro-batches taken round-robin; deterministic_allreduce.c: the rest, the window among it.
  */
 #ifndef DPT_COMM_DETERMINISTIC_H
 #define DPT_COMM_DETERMINISTIC_H
@@ -11,6 +10,7 @@
 #include "core/base/memory.h"
 #include "core/comm/internal.h"
 #include "core/comm/sums/deterministic_allreduce.h"
+#include "core/comm/sums/internode.h"
 
 /* A rank's message to the others of its node about a sum. */
 struct dpt_deterministic_notice {
@@ -30,25 +30,30 @@ struct dpt_deterministic_allreduce {
     size_t n, stride; /* floats of a sum; in whole cache lines */
     size_t pitch;     /* of a buffer: that, but in rounds those of a unit and the rest */
     int buffers;
-    bool window, sharded, keeps_sum;
-    struct dpt_shared shared;
+    bool window; /* the buffers of all ranks are in memory that all share */
+    bool sharded, keeps_sum;
+    struct dpt_internode *internode;
+    struct dpt_group one;         /* this rank by itself */
+    const struct dpt_group *host; /* the ranks whose buffers this one reads: its node, or `one` */
+    int first, end;               /* those ranks */
+    struct dpt_shared shared;     /* the host's memory, or that of this rank alone */
+    void *memory;
     struct dpt_node_barrier barrier;
-    struct dpt_deterministic_notice *notices; /* [ranks], in the window */
+    struct dpt_deterministic_notice *notices; /* [the host's ranks] */
     float *own;                               /* this rank's buffers */
-    float *base;                              /* the window's first buffer */
-    struct dpt_deterministic_part *parts;     /* those of a sum, in order: room for every rank's */
+    float *base;                              /* the host's first buffer */
+    struct dpt_deterministic_part *parts;     /* the host's ranks' of a sum, in order */
     struct dpt_chunks chunks;                 /* whose sums of squares are wanted */
-    size_t *cut;   /* [ranks + 1]: where the slices begin: the floats of a sum that one rank adds */
+    size_t *cut;   /* [ranks + 1]: where the slices begin: the floats of a sum that one rank owns */
     size_t *chunk; /* [ranks + 1]: where slices are made of chunks: the first one of each */
-    double *sums_of_squares; /* WINDOW: of the sum's chunks; NULL: slices have no whole chunks */
+    double *sums_of_squares; /* of the sum's chunks; NULL: slices have no whole chunks */
+    double *own_squares;     /* those, where they are in this rank's own memory */
     float *result;
     const float *slice; /* where this rank's slice of the last sum is; NULL: in the result */
-    float *weights;     /* WINDOW, sharded: through which the ranks share their slices' weights */
-    float *received;    /* MESSAGES: all blocks of this rank's slice */
-    size_t received_floats;
+    float *weights;     /* sharded: through which a node's ranks share their slices' weights */
+    float *received;    /* rounds: all blocks of this rank's part */
     struct dpt_rounds *rounds;      /* NULL: ranks take no micro-batches round-robin */
-    struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
-    int64_t *before;                /* MESSAGES: [ranks + 1]: blocks of the ranks before each */
+    struct dpt_parts send, receive; /* what goes to and comes from each rank */
 };
 
 /* The floats that are in chunks. */
@@ -67,24 +72,18 @@ int dpt_deterministic_slice_of(const struct dpt_deterministic_allreduce *d, int 
 void dpt_deterministic_floats(const struct dpt_deterministic_allreduce *d, int rank, size_t *begin,
                               size_t *end);
 
-/* Lists the blocks of all ranks, in order; returns how many there are. floats: from one block's
- * values to the next where they were sent. */
+/* Lists the blocks of the host's ranks, in order; returns how many there are. */
 int dpt_deterministic_list(struct dpt_deterministic_allreduce *d, int32_t total,
-                           const int32_t *first, size_t floats);
-/* Adds n floats of all listed parts in the tree's order; the sum replaces the first part's
- * values. */
-const float *dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts,
-                                   int32_t total, size_t at, size_t n);
+                           const int32_t *first);
+/* Adds n floats of all listed parts in the tree's order; what is left of them replaces the values
+ * of the left ones, and comes into *sum. */
+void dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts, int32_t total,
+                           size_t at, size_t n, struct dpt_tree *sum);
 
-/* dpt_deterministic_open, _sum and _share without a window. */
-enum dpt_status dpt_messages_open(struct dpt_deterministic_allreduce *d, struct dpt_error *err);
-enum dpt_status dpt_messages_sum(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
-                                 const int32_t *first, struct dpt_error *err);
-enum dpt_status dpt_messages_share(struct dpt_deterministic_allreduce *d, float *x,
-                                   struct dpt_error *err);
-/* Gives all ranks the sums of squares of a sum's chunks, each rank's own from its slice of it. */
-enum dpt_status dpt_messages_square(struct dpt_deterministic_allreduce *d, const float *sum,
-                                    struct dpt_error *err);
+/* Collective. Gives all ranks the sums of squares of a sum's chunks, each rank's own from its slice
+ * of it. Errors: RANK. */
+enum dpt_status dpt_deterministic_square(struct dpt_deterministic_allreduce *d, const float *sum,
+                                         struct dpt_error *err);
 
 /* The floats of a buffer for micro-batches taken round-robin. */
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,

@@ -3,22 +3,10 @@
  * with the same bits for any number of ranks.
  *
  * Each rank has the values of its blocks: one block where each rank has the same power of two
- * of micro-batches, else a few.
- *
- * Where each rank has one block, all blocks have the same size, and there are 2^k ranks, the tree
- * joins ranks as recursive halving does, the best all-reduce for long messages (Rabenseifner 2004):
- * with its neighbour a rank exchanges half of the floats and adds up the other half, with the next
- * pair a quarter, and so on; then the sums go back the same way. 2k messages per rank, and most of
- * the bytes stay on a node where that has several ranks.
- *
- * Otherwise the floats are cut into as many slices as there are ranks; each rank gets all blocks of
- * its own slice and adds them in the tree's order, and then all ranks get all slices. For one block
- * per rank this moves the same bytes, in as many messages as there are ranks; each further block
- * travels once more, in the first half only.
- *
- * If all ranks share memory the values are in it from the start (dpt_deterministic_buffer), so
- * nothing is sent at all: each rank reads the others' slices in place and writes the sum where all
- * read it.
+ * of micro-batches, else a few. The ranks of a node have them in memory that they share from the
+ * start (dpt_deterministic_buffer): each rank reads the others' slices in place and writes the sum
+ * where all read it. Nothing is sent on one node. Several nodes, or ranks that cannot share memory,
+ * exchange what is left of their blocks (internode.h, SCALE.md).
  *
  * Measured against the alternatives, microseconds per sum (core/comm/tests/bench_allreduce.c, Open
  * MPI 4.1.4, 2 ranks on 2 cores, medians, the fastest of three sittings; `hierarchy` is
@@ -31,8 +19,8 @@
  *       421 642 |       373         42 |     50       375       441 |       2 621
  *    25 000 000 |    80 547      7 866 | 11 258    40 909    50 367 |     244 326
  *
- * So the window is used on one node: it is 7 times as fast as MPI_Allreduce, which has to copy.
- * Messages are used on several nodes: they are at least as fast as MPI_Allreduce and work for any
+ * So the window is used on a node: it is 7 times as fast as MPI_Allreduce, which has to copy.
+ * Messages are used between nodes: they are at least as fast as MPI_Allreduce and work for any
  * number of ranks and any partition, while recursive doubling sends the whole array log2(ranks)
  * times and keeps the tree's order for powers of two only. Sums in 64-bit fixed point by
  * MPI_Allreduce would need no tree, but take two conversions, twice the bytes and another
@@ -82,8 +70,8 @@ struct dpt_deterministic_spec {
     int32_t leaves;
 };
 
-/* Collective over comm->world. AUTO chooses the window if all ranks share memory and there is
- * enough of it. Errors: RANK. */
+/* Collective over comm->world. AUTO chooses windows if there is enough memory that ranks of a node
+ * can share, else messages between all ranks. Errors: RANK. */
 enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allreduce,
                                        const struct dpt_comm *comm,
                                        const struct dpt_deterministic_spec *spec,

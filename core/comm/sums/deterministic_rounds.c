@@ -442,5 +442,5 @@ enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, str
             memcpy(to, p->tree.value[0], p->n * sizeof *to);
     }
     d->slice = rounds->store - own.begin;
-    return dpt_messages_square(d, d->slice, err);
+    return dpt_deterministic_square(d, d->slice, err);
 }

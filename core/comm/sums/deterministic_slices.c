@@ -10,7 +10,7 @@ bool dpt_deterministic_in_chunks(const struct dpt_deterministic_allreduce *d)
                           d->stride >= (size_t)d->ranks * WORTH * DPT_SUM_OF_SQUARES_CHUNK);
 }
 
-/* In messages the slices differ by at most a cache line where they can, since ranks with longer
+/* Between nodes the slices differ by at most a cache line where they can, since ranks with longer
  * messages than others fall behind. What is after the chunks goes with the last slice. */
 void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d)
 {
@@ -29,17 +29,9 @@ void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d)
     d->chunk[d->ranks] = d->chunks.n;
 }
 
-/* The slice that a rank adds. With 2^k ranks it is the one that halving leaves it (sum_pairs): the
- * number of the rank with its bits reversed. */
 int dpt_deterministic_slice_of(const struct dpt_deterministic_allreduce *d, int rank)
 {
-    int i = 0;
-
-    if ((d->ranks & (d->ranks - 1)) != 0)
-        return rank;
-    for (int bit = 1; bit < d->ranks; bit *= 2)
-        i = 2 * i + ((rank & bit) != 0);
-    return i;
+    return dpt_internode_slice_of(d->internode, rank);
 }
 
 void dpt_deterministic_floats(const struct dpt_deterministic_allreduce *d, int rank, size_t *begin,
@@ -64,29 +56,55 @@ struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduc
 }
 
 int dpt_deterministic_list(struct dpt_deterministic_allreduce *d, int32_t total,
-                           const int32_t *first, size_t floats)
+                           const int32_t *first)
 {
     int n = 0;
 
-    for (int r = 0; r < d->ranks; r++) {
+    for (int r = d->first; r < d->end; r++) {
         struct dpt_block blocks[DPT_TREE_BLOCKS];
         const int count = dpt_tree_blocks(first[r], first[r + 1], total, blocks);
+        const int32_t *offset = d->notices[r - d->first].offset;
 
-        for (int k = 0; k < count; k++, n++)
-            d->parts[n] = (struct dpt_deterministic_part){
-                blocks[k], d->window ? d->base + (size_t)d->notices[r].offset[k] * d->stride
-                                     : d->received + (size_t)n * floats};
+        for (int k = 0; k < count; k++)
+            d->parts[n++] =
+                (struct dpt_deterministic_part){blocks[k], d->base + (size_t)offset[k] * d->stride};
     }
     return n;
 }
 
-const float *dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts,
-                                   int32_t total, size_t at, size_t n)
+void dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts, int32_t total,
+                           size_t at, size_t n, struct dpt_tree *sum)
 {
-    struct dpt_tree whole;
-
-    dpt_tree_begin(&whole, total);
+    dpt_tree_begin(sum, total);
     for (int i = 0; i < parts; i++)
-        dpt_tree_push(&whole, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
-    return whole.value[0];
+        dpt_tree_push(sum, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
+}
+
+enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *d,
+                                                double *values, int each, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+
+    for (int r = 0; r < d->ranks; r++) {
+        const struct dpt_slice theirs = dpt_deterministic_slice(d, r);
+
+        d->receive.at[r] = (int)theirs.first * each;
+        d->receive.count[r] = (int)(theirs.last - theirs.first) * each;
+    }
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DOUBLE, values, d->receive.count,
+                 d->receive.at, MPI_DOUBLE, dpt_mpi_comm(world));
+out:
+    return status;
+}
+
+enum dpt_status dpt_deterministic_square(struct dpt_deterministic_allreduce *d, const float *sum,
+                                         struct dpt_error *err)
+{
+    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
+    const size_t *begin = d->chunks.begin;
+
+    for (size_t k = own.first; k < own.last; k++)
+        d->sums_of_squares[k] = dpt_sum_of_squares(sum + begin[k], begin[k + 1] - begin[k]);
+    return dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err);
 }

@@ -7,20 +7,24 @@
 #include "core/base/prefetch.h"
 #include "core/base/sum_of_squares.h"
 #include "core/comm/internal.h"
+#include "core/comm/sums/internode.h"
 
 enum {
     CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
-    WORTH = 4,        /* chunks per rank from which on sums of squares are computed here */
-    SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
-    LARGE = 4 << 20,  /* floats of a sum from which on the caches hold next to nothing of it */
-    ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */
+    WORTH = 4,         /* chunks per rank from which on sums of squares are computed here */
+    SMALL = 4096,      /* floats of a node's buffers up to which each rank adds all of them */
+    LARGE = 4 << 20,   /* floats of a sum from which on the caches hold next to nothing of it */
+    ALONE = 32 * 1024, /* floats up to which one thread is faster than waking the others */
+    SHARED = 32 * 1024 /* floats from which on a node's ranks send a part of the sum each */
 };
 
 struct dpt_hierarchical_allreduce {
     const struct dpt_comm *comm;
-    struct dpt_group one;          /* this rank by itself */
-    const struct dpt_group *local; /* the ranks that add in shared memory: the node, or `one` */
-    const struct dpt_group *above; /* the ranks that add those sums by messages */
+    struct dpt_group one;            /* this rank by itself */
+    const struct dpt_group *local;   /* the ranks that add in shared memory: the node, or `one` */
+    const struct dpt_group *above;   /* the ranks that add those sums by messages */
+    struct dpt_internode *internode; /* how all ranks do that; NULL: `above` alone do */
+    size_t *cut;                     /* [ranks + 1]: where their slices begin */
     size_t n;
     size_t stride; /* floats from a buffer to the next; in front of each is a line that says whether
                       it is filled */
@@ -218,6 +222,34 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
     }
 }
 
+/* Lets all ranks send between the nodes, which a node's first rank alone would for all: where it
+ * has several, and the sum is so large that its length takes the time. */
+static enum dpt_status open_internode(struct dpt_hierarchical_allreduce *s,
+                                      const struct dpt_hierarchical_spec *spec,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int ranks = s->comm->world.size;
+    bool nodes = true;
+    size_t end;
+
+    if (!spec->hierarchical || s->comm->nodes == 1 || s->comm->nodes == ranks || s->n < SHARED)
+        return DPT_OK;
+    DPT_TRY(dpt_internode_open(&s->internode, s->comm, &nodes, err));
+    if (!nodes) {
+        dpt_internode_close(s->internode);
+        s->internode = NULL;
+        return DPT_OK;
+    }
+    DPT_TRY(DPT_ALLOCATE(s->cut, (size_t)ranks + 1, "the reduction", err));
+    for (int i = 0; i < ranks; i++)
+        dpt_part_in_units(s->n, DPT_LINE, i, ranks, &s->cut[i], &end);
+    s->cut[ranks] = s->n;
+    DPT_TRY(dpt_internode_plan(s->internode, NULL, s->cut, err));
+out:
+    return status;
+}
+
 /* Opens the allreduce over `local` and `above` as they are set. */
 static enum dpt_status open_here(struct dpt_hierarchical_allreduce *s,
                                  const struct dpt_hierarchical_spec *spec, struct dpt_error *err)
@@ -262,6 +294,8 @@ enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **allred
     s->stride = dpt_round_up(spec->n, sizeof(float)) + DPT_LINE;
     s->buffers = spec->buffers;
     status = dpt_group_agree(&comm->world, open_here(s, spec, err), err);
+    if (status == DPT_OK)
+        DPT_TRY(dpt_group_agree(&comm->world, open_internode(s, spec, err), err));
     if (status != DPT_OK && spec->hierarchical && comm->world.size > 1) {
         struct dpt_hierarchical_spec flat = *spec;
 
@@ -288,6 +322,8 @@ void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *s)
     else
         dpt_free(s->base);
     dpt_free(s->own);
+    dpt_internode_close(s->internode);
+    dpt_free(s->cut);
     dpt_free(s->from);
     dpt_free(s->n_from);
     dpt_free(s);
@@ -469,6 +505,23 @@ void dpt_hierarchical_begin(struct dpt_hierarchical_allreduce *s)
         dpt_node_barrier_wait(&s->barrier);
 }
 
+/* Adds what the nodes have. */
+static enum dpt_status sum_nodes(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (s->internode != NULL) {
+        float *const sum = local_sum(s);
+
+        DPT_TRY(dpt_internode_sum(s->internode, NULL, s->cut, &sum, s->result, err));
+        DPT_TRY(dpt_internode_gather(s->internode, s->cut, s->result, 0, s->n, err));
+    } else if (s->comm->world.size > 1 && s->above->size > 1) {
+        DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const bool *filled,
                                      struct dpt_pool *pool, struct dpt_error *err)
 {
@@ -494,8 +547,7 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
     }
     if (together)
         dpt_node_barrier_wait(&s->barrier); /* all slices are written */
-    if (s->comm->world.size > 1 && s->above->size > 1)
-        DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
+    DPT_TRY(sum_nodes(s, err));
     if (together && s->comm->nodes > 1)
         dpt_node_barrier_wait(&s->barrier); /* the sum of all nodes is written */
 out:

@@ -8,11 +8,11 @@
  * non-temporal stores (core/base/nontemporal.h), and the gradients themselves stay in the rank's
  * own memory: lines that two cores wrote and read in turn took 27 ns each, three times as long as
  * all of this (2 ranks, 421 642 floats: 350 us for the sum and 360 us for the next step's first
- * write of the gradient, now 110 and 37). Between the nodes MPI_Allreduce adds up the sums of the
- * nodes' first ranks. So on one node no message is sent, and on several only as many take part as
- * there are nodes. A small gradient is added up by each rank for itself, which saves waiting a
- * second time; all add in the same order, so all get the same bits. A gradient that is larger than
- * the caches is added up where it lies, and needs no other memory: on one node the buffers
+ * write of the gradient, now 110 and 37). Between nodes each rank exchanges its part of its node's
+ * sum (internode.h), so that all of a node's cores feed its links; a small sum MPI_Allreduce adds,
+ * over the nodes' first ranks. So on one node no message is sent. A small gradient is added up by
+ * each rank for itself, which saves waiting a second time; all add in the same order, so all get
+ * the same bits. A gradient that is larger than the caches is added up where it lies, and needs no other memory: on one node the buffers
  * themselves are then in shared memory, and each rank adds its slice into the first one of all,
  * where all read the sum. (Where each fetched it into a buffer of its own, a sum of 20 million
  * floats took 2 ranks 14 ms, now 9.)

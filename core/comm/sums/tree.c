@@ -26,7 +26,7 @@ static bool are_siblings(const struct dpt_block *a, const struct dpt_block *b)
            a->begin + (INT64_C(1) << a->level) == b->begin;
 }
 
-static void add(float *restrict to, const float *restrict from, size_t n)
+void dpt_tree_add(float *restrict to, const float *restrict from, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         to[i] += from[i];
@@ -40,7 +40,7 @@ void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, 
     rise(&block, tree->total);
     while (tree->n > 0 && are_siblings(&tree->block[tree->n - 1], &block)) {
         tree->n--;
-        add(tree->value[tree->n], value, n);
+        dpt_tree_add(tree->value[tree->n], value, n);
         if (released != NULL)
             released[free] = value;
         free++;
@@ -53,16 +53,6 @@ void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, 
     tree->value[tree->n++] = value;
     if (n_released != NULL)
         *n_released = free;
-}
-
-static bool is_power_of_two(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-bool dpt_tree_pairs(int64_t ranks, int64_t run)
-{
-    return is_power_of_two(ranks) && is_power_of_two(run);
 }
 
 int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks)

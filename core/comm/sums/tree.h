@@ -44,9 +44,8 @@ void dpt_tree_begin(struct dpt_tree *tree, int32_t total);
 void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                    float **released, int *n_released);
 
-/* Whether each rank's run of leaves is one block, all blocks have the same size, and neighbouring
- * blocks merge pairwise up to the root. */
-bool dpt_tree_pairs(int64_t ranks, int64_t run);
+/* Adds n floats to others. */
+void dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
 
 /* The blocks that stand for the leaves first … last-1 of `total`; returns how many. blocks: at
  * least DPT_TREE_BLOCKS. */

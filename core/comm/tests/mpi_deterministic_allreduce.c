@@ -20,11 +20,11 @@ static int64_t size_of(MPI_Datatype type)
     return size;
 }
 
-int MPI_Sendrecv(const void *send, int n, MPI_Datatype type, int to, int tag, void *receive, int m,
-                 MPI_Datatype other, int from, int other_tag, MPI_Comm c, MPI_Status *status)
+int MPI_Isend(const void *send, int n, MPI_Datatype type, int to, int tag, MPI_Comm c,
+              MPI_Request *request)
 {
     given += n * size_of(type);
-    return PMPI_Sendrecv(send, n, type, to, tag, receive, m, other, from, other_tag, c, status);
+    return PMPI_Isend(send, n, type, to, tag, c, request);
 }
 
 int MPI_Alltoallv(const void *send, const int *counts, const int *at, MPI_Datatype type,
@@ -289,8 +289,10 @@ static void cut(uint64_t seed, size_t n, struct dpt_chunks *chunks)
     chunks->begin[chunks->n] = n;
 }
 
-/* pieces: messages are cut where MPI's int would not do, here after 40 floats, or 1000 of many. */
-static void sums(enum dpt_deterministic_way way, bool sharded, bool pieces)
+/* all: the ranks, on their nodes. pieces: messages are cut where MPI's int would not do, here after
+ * 40 floats, or 1000 of many. */
+static void sums_of(const struct dpt_comm *all, enum dpt_deterministic_way way, bool sharded,
+                    bool pieces)
 {
     struct dpt_communicator *handle = comm.world.handle;
     const size_t limit = pieces ? handle->limit : 0;
@@ -313,10 +315,10 @@ static void sums(enum dpt_deterministic_way way, bool sharded, bool pieces)
         if (pieces)
             handle->limit = many ? 1000 : 40;
         cut(round, sharded ? n / 16 * 16 : n / 2, &spec.chunks);
-        assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
-        assert_true(
-            (dpt_deterministic_sums_of_squares(d) != NULL) ==
-            (sharded || (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1)));
+        assert_int_equal(dpt_deterministic_open(&d, all, &spec, &err), DPT_OK);
+        assert_true((dpt_deterministic_sums_of_squares(d) != NULL) ==
+                    (sharded || (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1 &&
+                                 all->node.size == comm.world.size)));
         for (uint64_t i = 0; i < (many ? 2 : sharded || pieces ? 4 : 20); i++)
             one_sum(d, round * 100 + i, n, &spec, pool);
         dpt_deterministic_close(d);
@@ -324,6 +326,35 @@ static void sums(enum dpt_deterministic_way way, bool sharded, bool pieces)
     if (pieces)
         handle->limit = limit;
     dpt_pool_close(pool);
+}
+
+static void sums(enum dpt_deterministic_way way, bool sharded, bool pieces)
+{
+    sums_of(&comm, way, sharded, pieces);
+}
+
+/* As if the machine were several nodes: of two ranks each, the last one perhaps of fewer; of all
+ * but one; of ranks that do not follow each other. */
+static void same_bits_on_several_nodes(void **state)
+{
+    const int ranks = comm.world.size, rank = comm.world.rank,
+              node[] = {rank / 2, rank == ranks - 1, rank % 2};
+
+    (void)state;
+    if (ranks < 3)
+        skip();
+    for (int way = 0; way < 3; way++) {
+        struct dpt_comm part, several = comm;
+        struct dpt_error err;
+
+        assert_int_equal(dpt_comm_split(&comm, node[way], &part, &err), DPT_OK);
+        several.node = part.world;
+        several.nodes = way == 0 ? (ranks + 1) / 2 : 2;
+        sums_of(&several, DPT_DETERMINISTIC_AUTO, way == 1, way == 1);
+        if (way == 0)
+            sums_of(&several, DPT_DETERMINISTIC_AUTO, true, false);
+        dpt_comm_close(&part);
+    }
 }
 
 static void same_bits_through_shared_memory(void **state)
@@ -544,6 +575,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_through_shared_memory),
         cmocka_unit_test(same_bits_through_messages),
+        cmocka_unit_test(same_bits_on_several_nodes),
         cmocka_unit_test(shards_through_shared_memory),
         cmocka_unit_test(shards_through_messages),
         cmocka_unit_test(same_bits_through_pieces),

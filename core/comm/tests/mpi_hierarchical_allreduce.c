@@ -10,6 +10,8 @@
 
 enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6 };
 
+static const struct dpt_comm *ranks = &comm; /* on their nodes */
+
 static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 {
     return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 90, i) % sides;
@@ -131,7 +133,7 @@ static uint64_t sums(uint64_t seed, size_t n, bool hierarchical, bool possible, 
     uint64_t hash = 0;
 
     CHECK(dpt_pool_open(&pool, spec.buffers, false, &err) == DPT_OK);
-    CHECK(dpt_hierarchical_open(&s, &comm, &spec, &got, &err) == DPT_OK);
+    CHECK(dpt_hierarchical_open(&s, ranks, &spec, &got, &err) == DPT_OK);
     CHECK(got == (hierarchical && possible));
     CHECK(possible || strstr(err.text, "cannot share") != NULL);
     for (uint64_t sum = 0; sum < SUMS; sum++) {
@@ -172,6 +174,33 @@ static void large_sums_have_the_same_bits(void **state)
     }
 }
 
+/* As if the machine were several nodes: of three ranks each; of all but one; of ranks that do not
+ * follow each other. */
+static void sums_of_several_nodes_are_right(void **state)
+{
+    const int rank = comm.world.rank, last = comm.world.size - 1,
+              node[] = {rank / 3, rank == last, rank % 2},
+              nodes[] = {last / 3 + 1, last > 0 ? 2 : 1, last > 0 ? 2 : 1};
+
+    (void)state;
+    for (int way = 0; way < 3; way++) {
+        struct dpt_comm part, leaders, several = comm;
+        struct dpt_error err;
+
+        CHECK_OK(dpt_comm_split(&comm, node[way], &part, &err));
+        CHECK_OK(dpt_comm_split(&comm, part.world.rank == 0 ? 0 : 1, &leaders, &err));
+        several.node = part.world;
+        several.nodes = nodes[way];
+        several.leaders = part.world.rank == 0 ? leaders.world : (struct dpt_group){.rank = -1};
+        ranks = &several;
+        for (uint64_t seed = 0; seed < CASES / 2; seed++)
+            sums(seed, floats_of(seed), true, true, seed % 2 == 1, 0);
+        ranks = &comm;
+        dpt_comm_close(&leaders);
+        dpt_comm_close(&part);
+    }
+}
+
 static void flat_sums_are_right(void **state)
 {
     (void)state;
@@ -199,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hierarchical_sums_are_right),
         cmocka_unit_test(large_sums_have_the_same_bits),
+        cmocka_unit_test(sums_of_several_nodes_are_right),
         cmocka_unit_test(flat_sums_are_right),
         cmocka_unit_test(no_memory_to_share),
     };

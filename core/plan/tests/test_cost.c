@@ -135,23 +135,25 @@ static void a_batch_norm_goes_over_its_numbers_twice(void **state)
 }
 
 /* Where only messages cost: those of recursive doubling, the fold of ranks that are left over, and
- * of the tree, by pairs or by all at once. A message takes its way and the work of both ends. */
+ * of the tree, with one block a node or three, or by all at once. A message takes its way and the
+ * work of both ends. */
 static void messages_between_nodes(void **state)
 {
     const struct dpt_fabric fabric = {.latency = 1, .overhead = 10, .bandwidth = INFINITY};
     static const struct {
         int nodes;
-        double allreduce, pairs, tree;
-    } rows[] = {{1, 0, 0, 0}, {2, 1, 2, 2}, {3, 3, 4, 4},
-                {4, 2, 4, 5}, {5, 4, 6, 7}, {8, 3, 6, 10}};
+        double allreduce, one, three, slices;
+    } rows[] = {{1, 0, 0, 0, 0},   {2, 1, 2, 5, 1},   {3, 3, 4, 7, 2},
+                {4, 2, 4, 7, 2.5}, {5, 4, 6, 9, 3.5}, {8, 3, 6, 9, 5}};
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const int n = rows[i].nodes;
 
         assert_true(dpt_fabric_allreduce(&fabric, 1000, n, 0) == 21 * rows[i].allreduce);
-        assert_true(dpt_fabric_tree(&fabric, 1000, n, true, 0) == 21 * rows[i].pairs);
-        assert_true(dpt_fabric_tree(&fabric, 1000, n, false, 0) == 21 * rows[i].tree);
+        assert_true(dpt_fabric_tree(&fabric, 1000, n, 1, 0) == 21 * rows[i].one);
+        assert_true(dpt_fabric_tree(&fabric, 1000, n, 3, 0) == 21 * rows[i].three);
+        assert_true(dpt_fabric_slices(&fabric, 1000, n, 0) == 21 * rows[i].slices);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include "core/base/memory.h"
 #include "core/comm/sums/deterministic_allreduce.h"
+#include "core/comm/sums/internode.h"
 #include "core/train/layout/shares.h"
 #include "core/train/reduction/gradient_reduction.h"
 
@@ -86,20 +87,24 @@ static bool keeps_sum(const struct dpt_job *job)
     return job->log.hashes || job->log.tensorboard;
 }
 
-/* If all ranks are on one node they share their buffers and the sum; else each has its own. */
+/* The ranks of a node share their buffers and the sum; one by itself has its own, and several nodes
+ * receive from each other. */
 static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage, double *own,
                   double *shared)
 {
     const size_t floats = (size_t)stage->graph.arena + DPT_TAIL_WORDS;
     const double one = (double)dpt_round_up(floats, sizeof(float)) * sizeof(float);
     const double buffers = (double)thread_buffers(l) * l->gradient_workers;
-    const int all = l->replicas;
+    const int all = l->replicas, node = l->node_replicas;
+    const bool weights = l->owners > 1 && (node < all || keeps_sum(l->job));
 
     *own = *shared = 0;
-    if (all > 1 && l->node_replicas == all)
-        *shared = (buffers * all + 1 + (l->owners > 1 && keeps_sum(l->job))) * one;
+    if (node > 1)
+        *shared = (buffers * node + 1 + weights) * one;
     else
-        *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
+        *own = (buffers + (all > 1)) * one;
+    if (node < all)
+        *own += dpt_internode_floats((double)floats / node) * sizeof(float);
 }
 
 /* A buffer has room for a unit's gradient, or for all units' if they are in flight at once. */
