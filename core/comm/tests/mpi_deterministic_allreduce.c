@@ -10,7 +10,8 @@ enum { LEAVES = 64, FLOATS = 1000, MANY = 40000 };
 /* --- bytes that this rank gives the others, by MPI's profiling interface ---------------------- */
 
 static int64_t given, farthest;
-static float first_received; /* of all ranks, added */
+static const float *origin;  /* from which it is counted how far what is sent lies away */
+static float first_received; /* of the last rank */
 
 static int64_t size_of(MPI_Datatype type)
 {
@@ -23,26 +24,24 @@ static int64_t size_of(MPI_Datatype type)
 int MPI_Sendrecv(const void *send, int n, MPI_Datatype type, int to, int tag, void *receive, int m,
                  MPI_Datatype other, int from, int other_tag, MPI_Comm c, MPI_Status *status)
 {
+    const int64_t away = n > 0 && origin != NULL ? (const char *)send - (const char *)origin : 0;
+    int code;
+
     given += n * size_of(type);
-    return PMPI_Sendrecv(send, n, type, to, tag, receive, m, other, from, other_tag, c, status);
+    farthest = away > farthest ? away : farthest;
+    code = PMPI_Sendrecv(send, n, type, to, tag, receive, m, other, from, other_tag, c, status);
+    if (m > 0)
+        first_received = *(const float *)receive;
+    return code;
 }
 
 int MPI_Alltoallv(const void *send, const int *counts, const int *at, MPI_Datatype type,
                   void *receive, const int *other_counts, const int *other_at, MPI_Datatype other,
                   MPI_Comm c)
 {
-    int code;
-
-    for (int r = 0; r < comm.world.size; r++) {
-        given += r == comm.world.rank ? 0 : counts[r] * size_of(type);
-        farthest = at[r] * size_of(type) > farthest ? at[r] * size_of(type) : farthest;
-    }
-    code = PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, c);
-    first_received = 0;
     for (int r = 0; r < comm.world.size; r++)
-        if (other_counts[r] > 0)
-            first_received += *(float *)(void *)((char *)receive + other_at[r] * size_of(other));
-    return code;
+        given += r == comm.world.rank ? 0 : counts[r] * size_of(type);
+    return PMPI_Alltoallv(send, counts, at, type, receive, other_counts, other_at, other, c);
 }
 
 int MPI_Allgatherv(const void *send, int n, MPI_Datatype type, void *receive, const int *counts,
@@ -402,7 +401,7 @@ static void round_robin_shards(void **state)
     dpt_pool_close(pool);
 }
 
-/* Whole buffers of more than 2^31 floats: MPI counts them with an int. Only the last unit's memory
+/* Whole buffers of more than 2^31 floats, which no int counts. Only the last unit's memory
  * is used. */
 static void buffers_beyond_two_billion_floats(void **state)
 {
@@ -431,14 +430,92 @@ static void buffers_beyond_two_billion_floats(void **state)
     if (dpt_group_agree(&comm.world, status, &err) != DPT_OK)
         skip(); /* not even addresses for so much */
     farthest = 0;
+    origin = dpt_deterministic_buffer(d, 0);
     for (size_t i = 0; i < LAST; i++)
         dpt_deterministic_buffer(d, 0)[last + i] = (float)i;
     dpt_deterministic_begin(d, 2);
     assert_int_equal(dpt_deterministic_round(d, 0, 1, &err), DPT_OK);
     own = dpt_deterministic_slice(d, comm.world.rank);
-    assert_true(farthest >= (int64_t)(last * sizeof(float)));
+    origin = NULL;
+    assert_true(own.end > last || farthest >= (int64_t)(last * sizeof(float)));
     if (own.end > last)
-        assert_true(first_received == 2 * (float)(own.begin > last ? own.begin - last : (size_t)0));
+        assert_true(first_received == (float)(own.begin > last ? own.begin - last : (size_t)0));
+    dpt_deterministic_close(d);
+}
+
+/* What a rank receives at a time, on that many ranks of as many buffers. */
+static double count_received(int ranks, int buffers)
+{
+    static size_t unit[] = {0, 400000000, 800000000};
+    const struct dpt_deterministic_spec spec = {.n = unit[2] + 60000,
+                                                .buffers = buffers,
+                                                .unit = unit,
+                                                .units = 2,
+                                                .leaves = 4 * ranks * buffers};
+    double store, all, received;
+
+    dpt_deterministic_round_robin_floats(ranks, &spec, &store, &all, &received);
+    return received;
+}
+
+static void memory_does_not_grow_with_ranks(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4096; ranks *= 2)
+        for (int buffers = 1; buffers <= 64; buffers *= 2)
+            assert_true(count_received(ranks, buffers) <= 1 << 22);
+    assert_true(count_received(4095, 3) <= 1 << 22);
+}
+
+/* Units, and what is after them, in several pieces: whole numbers, whose sums are exact. */
+static void round_robin_in_pieces(void **state)
+{
+    enum { BUFFERS = 40, REST = 70000, UNIT = 200000, UNITS = 2, ROUNDS = 2 };
+    const size_t n = (size_t)UNIT * UNITS + REST;
+    const int lanes = comm.world.size * BUFFERS, leaves = lanes * ROUNDS - 3;
+    size_t begin[] = {0, 50000, 99200, 150400, 200000, 300000, 400000},
+           unit[] = {0, UNIT, 2 * UNIT};
+    struct dpt_deterministic_spec spec = {.n = n,
+                                          .buffers = BUFFERS,
+                                          .chunks = {.n = 6, .begin = begin},
+                                          .sharded = true,
+                                          .unit = unit,
+                                          .units = UNITS,
+                                          .way = DPT_DETERMINISTIC_MESSAGES,
+                                          .leaves = leaves};
+    struct dpt_deterministic_allreduce *d;
+    struct dpt_slice own;
+    struct dpt_error err;
+
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
+    dpt_deterministic_begin(d, leaves);
+    for (int32_t i = 0; i < ROUNDS * (UNITS + 1); i++) {
+        const int32_t k = i / (UNITS + 1);
+        const int u = i % (UNITS + 1);
+        const size_t first = u < UNITS ? unit[u] : (size_t)UNIT * UNITS;
+
+        for (int w = 0; w < BUFFERS; w++) {
+            float *x = dpt_deterministic_buffer(d, w) + (u < UNITS ? 0 : dpt_deterministic_rest(d));
+            const int leaf = k * lanes + comm.world.rank * BUFFERS + w;
+
+            for (size_t j = 0; j < (u < UNITS ? UNIT : REST); j++)
+                x[j] = (float)((first + j) % 97 + (size_t)leaf);
+        }
+        assert_int_equal(dpt_deterministic_round(d, k, u, &err), DPT_OK);
+    }
+    assert_int_equal(dpt_deterministic_end(d, &err), DPT_OK);
+    own = dpt_deterministic_slice(d, comm.world.rank);
+    for (size_t i = 0; i < n; i++) {
+        const float *sum = i >= own.begin && i < own.end ? dpt_deterministic_slice_sum(d)
+                           : i >= unit[UNITS]            ? dpt_deterministic_result(d)
+                                                         : NULL;
+
+        if (sum != NULL)
+            assert_true(sum[i] == (float)(leaves * (int)(i % 97) + leaves * (leaves - 1) / 2));
+    }
     dpt_deterministic_close(d);
 }
 
@@ -548,6 +625,8 @@ int main(void)
         cmocka_unit_test(shards_through_messages),
         cmocka_unit_test(same_bits_through_pieces),
         cmocka_unit_test(round_robin_shards),
+        cmocka_unit_test(memory_does_not_grow_with_ranks),
+        cmocka_unit_test(round_robin_in_pieces),
         cmocka_unit_test(buffers_beyond_two_billion_floats),
         cmocka_unit_test(no_more_is_sent_than_needed),
     };
