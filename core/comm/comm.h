@@ -192,6 +192,10 @@ enum dpt_status dpt_group_sent(const struct dpt_group *g, struct dpt_sending *se
                                struct dpt_error *err);
 enum dpt_status dpt_group_receive(const struct dpt_group *g, int from, void *bytes, size_t n,
                                   struct dpt_error *err);
+/* Collective. Gives a rank the n bytes of `send` and gets m bytes of it, any n and m, of which it
+ * says the same. other: -1: nothing is given or got, while others do. Errors: RANK. */
+enum dpt_status dpt_group_swap(const struct dpt_group *g, int other, const void *send, size_t n,
+                               void *receive, size_t m, struct dpt_error *err);
 /* Lets messages in flight make progress, where MPI does nothing between its calls: to be called
  * now and then where there is other work. */
 void dpt_group_progress(const struct dpt_group *g);

@@ -7,7 +7,7 @@
 #include "core/comm/watch/watch.h"
 
 /* MPI tags that no other point-to-point message uses. */
-enum { AWAIT_TAG = 0x7ef, MESSAGE_TAG = 0x7e0 };
+enum { AWAIT_TAG = 0x7ef, MESSAGE_TAG = 0x7e0, SWAP_TAG = 0x7e1 };
 
 enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 {
@@ -343,4 +343,26 @@ enum dpt_status dpt_group_receive(const struct dpt_group *g, int from, void *byt
         code = MPI_Wait(&request, MPI_STATUS_IGNORE);
     dpt_group_leave(g);
     return fail_message(g, "MPI_Irecv", code, err);
+}
+
+enum dpt_status dpt_group_swap(const struct dpt_group *g, int other, const void *send, size_t n,
+                               void *receive, size_t m, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int to = other < 0 ? MPI_PROC_NULL : other;
+    const char *from = send;
+    char *into = receive;
+
+    if (is_alone(g))
+        return DPT_OK;
+    /* A first message also where there is nothing: each rank makes as many calls. */
+    for (size_t i = 0; i == 0 || i < n || i < m; i += dpt_message_limit(g)) {
+        const size_t out = i < n ? i : n, in = i < m ? i : m;
+
+        DPT_TRY_STEP(g, MPI_Sendrecv, from + out, piece(g, n - out), MPI_BYTE, to, SWAP_TAG,
+                     into + in, piece(g, m - in), MPI_BYTE, to, SWAP_TAG, dpt_mpi_comm(g),
+                     MPI_STATUS_IGNORE);
+    }
+out:
+    return status;
 }

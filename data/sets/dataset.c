@@ -74,12 +74,18 @@ static bool is_weighted(const struct dpt_dataset *set)
     return set->parts->class_weights != NULL || dpt_dataset_has_weights(set->parts);
 }
 
+/* Where kept files begin, and where the last one of each shard ends. */
+static double offset_bytes(const struct dpt_dataset *set)
+{
+    return set->files ? ((double)set->samples + (double)set->parts->n_shards) * sizeof(int64_t) : 0;
+}
+
 double dpt_dataset_target_bytes(const struct dpt_dataset *set)
 {
     const bool classes = set->target == DPT_TARGET_CLASS;
+    const int words = (classes ? 1 : set->target_width) + is_weighted(set);
 
-    return (double)set->samples * ((classes ? 1 : set->target_width) + (is_weighted(set) ? 1 : 0)) *
-           sizeof(float);
+    return (double)set->samples * words * sizeof(float) + offset_bytes(set);
 }
 
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
@@ -138,6 +144,33 @@ out:
     return status;
 }
 
+/* Moves where kept files begin from the first rank's memory to the node's. Collective over the
+ * node; the others may read it once all have returned. */
+static enum dpt_status place_offsets(struct dpt_dataset *set, const struct dpt_group *node,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    int64_t *to;
+
+    if (!set->files)
+        return DPT_OK;
+    DPT_TRY(dpt_shared_open(&parts->offsets, node, (size_t)offset_bytes(set), err));
+    to = parts->offsets.bytes;
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
+        const size_t n = (size_t)shard->samples + 1;
+
+        if (node->rank == 0)
+            memcpy(to, shard->offsets, n * sizeof *to);
+        free(shard->offsets);
+        shard->offsets = to;
+        to += n;
+    }
+out:
+    return status;
+}
+
 /* Makes room for what the node's memory is to hold. Collective over the node. */
 static enum dpt_status place(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                              const struct dpt_group *node, struct dpt_error *err)
@@ -155,6 +188,7 @@ static enum dpt_status place(struct dpt_dataset *set, const struct dpt_dataset_s
         DPT_TRY(dpt_shared_open(&parts->weighed, node, (size_t)set->samples * sizeof(float), err));
         set->weights = parts->weighed.bytes;
     }
+    DPT_TRY(place_offsets(set, node, err));
     DPT_TRY(place_images(set, spec, node, err));
     parts->check_finite = set->memory == NULL && !set->u8;
 out:
@@ -244,8 +278,12 @@ void dpt_dataset_close(struct dpt_dataset *set)
     dpt_shared_close(&parts->images);
     dpt_shared_close(&parts->targets);
     dpt_shared_close(&parts->weighed);
-    for (size_t i = 0; i < parts->n_shards; i++)
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        if (parts->offsets.bytes != NULL) /* they are the node's */
+            parts->shards[i].offsets = NULL;
         dpt_shard_close(&parts->shards[i]);
+    }
+    dpt_shared_close(&parts->offsets);
     dpt_free(parts->shards);
     dpt_free(parts->scale);
     dpt_free(parts->shift);

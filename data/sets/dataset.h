@@ -205,7 +205,8 @@ enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_d
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log);
 
 /* Whether opening it would put its images into the memory of a node that has so many bytes
- * available (-1: unknown), and how many bytes there are beside them: labels, targets, weights. */
+ * available (-1: unknown), and how many bytes there are beside them: labels, targets, weights, and
+ * where kept files begin. */
 bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_conf *conf,
                            double available);
 double dpt_dataset_target_bytes(const struct dpt_dataset *set);

@@ -157,14 +157,16 @@ static enum dpt_status add_shard(const struct survey *s, int rank, const char **
     const struct dpt_comm *comm = s->comm;
     struct dpt_shard *shard = &parts->shards[parts->n_shards];
 
-    DPT_TRY(dpt_shard_unpack(shard, s->paths[parts->n_shards], at, err));
+    /* Where kept files begin, one rank of a node is to know: the others see it there (place_offsets
+     * in dataset.c). */
+    DPT_TRY(dpt_shard_unpack(shard, s->paths[parts->n_shards], comm->node.rank == 0, at, err));
     parts->n_shards++;
     shard->elsewhere =
         comm->hosts != NULL && strcmp(comm->hosts[rank], comm->hosts[comm->world.rank]) != 0;
     shard->first = set->samples;
     shard->start = set->bytes;
     set->samples += shard->samples;
-    set->bytes += shard->offsets != NULL ? shard->images.info.bytes : 0;
+    set->bytes += shard->files ? shard->images.info.bytes : 0;
     DPT_TRY(dpt_shard_check_alike(shard, &parts->shards[0], err));
     DPT_TRY(compare_names(parts, shard, err));
     DPT_TRY(compare_columns(parts, shard, err));
@@ -332,7 +334,7 @@ enum dpt_status dpt_dataset_describe_shards(struct dpt_dataset *set,
     set->shape = first->shape;
     set->u8 = dpt_shard_u8(first);
     set->nhwc = first->nhwc && set->shape.c > 1;
-    set->files = first->offsets != NULL;
+    set->files = first->files;
     set->stride = (size_t)dpt_shape_size(&set->shape) * (set->u8 ? 1 : sizeof(float));
     if (!set->files)
         set->bytes = set->samples * (int64_t)set->stride;

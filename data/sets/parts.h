@@ -35,6 +35,7 @@ struct dpt_dataset_parts {
     float *positive;                            /* the set's */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
+    struct dpt_shared offsets;                  /* the shards' */
     float *scale, *shift;     /* [c]: a number x of the file becomes x * scale + shift, */
     float *centre, *rest;     /* or (x - centre) * scale + rest, where these are not NULL */
     struct dpt_shape resized; /* between `stored` and `shape` of the set */

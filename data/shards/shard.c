@@ -295,7 +295,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
     if (spec->need_labels || has_labels(file, spec))
         DPT_TRY(
             dpt_shard_find(file, shard->path, spec->keys.y, "labels", "y", &shard->labels, err));
-    if (shard->offsets == NULL) {
+    if (!shard->files) {
         dpt_shard_turn(shard, file);
         DPT_TRY(read_shape(file, shard, spec->layout, err));
     }
@@ -304,7 +304,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path,
         DPT_TRY(read_class_names(file, shard, err));
     }
     DPT_TRY(read_table(file, shard, err));
-    if (shard->offsets != NULL)
+    if (shard->files)
         DPT_TRY(dpt_shard_take_fit(shard, err));
     if (spec->need_labels)
         DPT_TRY(read_weights(file, shard, err));
@@ -355,10 +355,10 @@ enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dp
     const struct dpt_field *x = &a->labels, *y = &b->labels;
     char one[40], other[40];
 
-    if ((a->offsets != NULL) != (b->offsets != NULL))
+    if (a->files != b->files)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s keeps image files, %s decoded ones: they must be alike",
-                        (a->offsets != NULL ? a : b)->path, (a->offsets != NULL ? b : a)->path);
+                        (a->files ? a : b)->path, (a->files ? b : a)->path);
     if (!dpt_same_shape(&a->shape, &b->shape) || dpt_shard_u8(a) != dpt_shard_u8(b) ||
         (a->nhwc != b->nhwc && a->shape.c > 1))
         return dpt_fail(err, DPT_BAD_DATA,

@@ -65,7 +65,9 @@ struct dpt_shard {
     enum dpt_target_kind target;
     int32_t target_width;                     /* VECTOR */
     struct dpt_field images, labels, weights; /* images: or the bytes of kept files */
-    int64_t *offsets; /* of kept files: where each begins, [samples + 1]; NULL: none are kept */
+    bool files;                               /* image files are kept, not what they hold */
+    int64_t *offsets; /* where each of them begins, [samples + 1]; NULL: there are none, or they
+                       * are to come (dpt_shard_unpack) */
     struct dpt_picture_format form; /* what a kept file is decoded to */
     struct dpt_class_names names;   /* of the labels' classes */
     char *columns;   /* how the table that it was made of was read (tables/columns.h); NULL: none */
@@ -113,7 +115,7 @@ static inline struct dpt_field *dpt_shard_field(struct dpt_shard *shard, size_t 
  * files. */
 static inline int64_t dpt_shard_row(const struct dpt_shard *shard, int64_t sample)
 {
-    return shard->offsets != NULL ? shard->offsets[sample] : sample;
+    return shard->files ? shard->offsets[sample] : sample;
 }
 
 void dpt_shard_close(struct dpt_shard *shard);
@@ -145,15 +147,16 @@ size_t dpt_shard_most(const struct dpt_shard *shard);
  * What was found out about a shard, for other ranks. Packing adds it to `bytes`, without names of
  * classes and columns that are those of the shard before; zero-initialise, and look at
  * bytes.failed. Unpacking makes the shard of `path` of what lies at *at, and goes on to the next.
- * Errors: BAD_DATA (too many classes), RANK.
+ * offsets: where kept files begin is wanted here; else it is left out. Errors: BAD_DATA (too many
+ * classes), RANK.
  */
 struct dpt_shard_pack {
     struct dpt_str bytes, names, columns; /* the latter two: of the shard before */
 };
 void dpt_shard_pack(struct dpt_shard_pack *pack, const struct dpt_shard *shard);
 void dpt_shard_pack_release(struct dpt_shard_pack *pack);
-enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, const char **at,
-                                 struct dpt_error *err);
+enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, bool offsets,
+                                 const char **at, struct dpt_error *err);
 
 /* Reads the samples' names of one that has_ids: [samples] texts of *stride bytes with at least one
  * NUL at their end, malloc'ed. Errors: BAD_DATA (damaged), RANK. */

@@ -127,6 +127,7 @@ enum dpt_status dpt_shard_open_files(struct dpt_shard *shard, hid_t file, struct
     const struct dpt_h5_info *info = &shard->images.info;
     char text[DPT_DIMS_TEXT];
 
+    shard->files = true;
     shard->images.name = "files";
     DPT_TRY(dpt_field_describe(&shard->images, file, shard->path, err));
     if (H5Lexists(file, "offsets", H5P_DEFAULT) <= 0)

@@ -155,7 +155,7 @@ void dpt_shard_note_unused(struct dpt_shard *shard, hid_t file)
     for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
         if (dpt_shard_field(shard, i)->name != NULL)
             taken[n++] = dpt_shard_field(shard, i)->name;
-    if (shard->offsets != NULL)
+    if (shard->files)
         taken[n++] = "offsets";
     if (shard->columns != NULL)
         taken[n++] = "columns";

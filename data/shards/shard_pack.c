@@ -47,7 +47,7 @@ void dpt_shard_pack(struct dpt_shard_pack *pack, const struct dpt_shard *shard)
     dpt_class_names_write(shard->names.at, shard->names.n, &names);
     add_new(&pack->bytes, names.text, &pack->names);
     add_new(&pack->bytes, shard->columns, &pack->columns);
-    if (shard->offsets != NULL)
+    if (shard->files)
         dpt_str_add(&pack->bytes, (const char *)shard->offsets,
                     (size_t)(shard->samples + 1) * sizeof *shard->offsets);
     pack->bytes.failed = pack->bytes.failed || names.failed;
@@ -83,16 +83,16 @@ static enum dpt_status take_names(struct dpt_shard *shard, const char **at, stru
     return DPT_OK;
 }
 
-enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, const char **at,
-                                 struct dpt_error *err)
+enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, bool offsets,
+                                 const char **at, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *names, *columns;
-    size_t offsets;
+    size_t bytes;
 
     memcpy(shard, *at, sizeof *shard);
     *at += sizeof *shard;
-    offsets = shard->offsets != NULL ? (size_t)(shard->samples + 1) * sizeof *shard->offsets : 0;
+    bytes = shard->files ? (size_t)(shard->samples + 1) * sizeof *shard->offsets : 0;
     shard->path = shard->columns = shard->texts = NULL;
     shard->offsets = NULL;
     shard->names = (struct dpt_class_names){0};
@@ -104,11 +104,11 @@ enum dpt_status dpt_shard_unpack(struct dpt_shard *shard, const char *path, cons
         DPT_TRY(dpt_class_names_parse(&shard->names, names, path, err));
     if (columns != NULL && (shard->columns = strdup(columns)) == NULL)
         DPT_TRY(dpt_fail_memory(err, "the columns", (double)strlen(columns)));
-    if (offsets > 0 && (shard->offsets = malloc(offsets)) == NULL)
-        DPT_TRY(dpt_fail_memory(err, "/offsets", (double)offsets));
-    if (offsets > 0)
-        memcpy(shard->offsets, *at, offsets);
-    *at += offsets;
+    if (offsets && bytes > 0 && (shard->offsets = malloc(bytes)) == NULL)
+        DPT_TRY(dpt_fail_memory(err, "/offsets", (double)bytes));
+    if (offsets && bytes > 0)
+        memcpy(shard->offsets, *at, bytes);
+    *at += bytes;
 out:
     if (status != DPT_OK)
         dpt_shard_close(shard);

@@ -171,7 +171,7 @@ static enum dpt_status read_values(struct dpt_shard_statistics *s, const struct 
     const int64_t items = dpt_shape_size(&shard->shape);
     uint8_t *file = NULL;
 
-    if (shard->offsets == NULL) {
+    if (!shard->files) {
         DPT_TRY(dpt_field_read(field, sample, n, raw, err));
         dpt_field_floats(field, raw, (size_t)(n * items), values);
         if (s->merged < 0)

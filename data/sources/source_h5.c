@@ -309,7 +309,7 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
     const struct dpt_shard *shard = &state->shards[part];
     const int64_t row = sample - s->parts[part].first;
 
-    if (shard->offsets == NULL)
+    if (!shard->files)
         return DPT_OK;
     return dpt_shard_decode(shard, row, state->files + place_of(s, sample) - place_of(s, s->first),
                             (size_t)(shard->offsets[row + 1] - shard->offsets[row]), stored, err);
@@ -401,7 +401,7 @@ static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_r
     struct window w = {s, shard, rows};
 
     DPT_TRY(attach(s, rows->part, err));
-    if (rows->stored != NULL && shard->offsets != NULL)
+    if (rows->stored != NULL && shard->files)
         DPT_TRY(read_files(s, rows, err));
     else if (rows->stored != NULL)
         DPT_TRY(dpt_field_scan(&shard->images, rows->row, end, take_images, &w, NULL, err));

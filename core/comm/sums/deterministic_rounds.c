@@ -1,17 +1,46 @@
+#include <math.h>
 #include <string.h>
 
 #include "core/comm/sums/deterministic.h"
 
-/* Floats that a rank receives at a time, of all blocks together, and the fewest of one. */
+/* Floats that a rank has room for to receive, of all blocks together, and the fewest of one. */
 enum { RECEIVED = 1 << 21, LEAST = 1 << 14 };
+
+/* The most blocks that a rank keeps while it receives a round's: of those from its own on, and of
+ * those before them. A run of n > 1 is 2 log2(n) blocks at most (tree.h). */
+static size_t count_kept(size_t blocks)
+{
+    size_t most = 0;
+
+    while (blocks >> (most / 4 + 1) != 0)
+        most += 4;
+    return most < blocks ? most : blocks;
+}
+
+/* Places for blocks: for those of one rank, and for what it keeps of the others'. */
+static size_t count_places(int ranks, int buffers)
+{
+    return (size_t)buffers + count_kept((size_t)ranks * (size_t)buffers);
+}
 
 /* Floats of each owner that are sent and added at a time. */
 static size_t piece_floats(int ranks, int buffers)
 {
-    const size_t floats = RECEIVED / ((size_t)ranks * (size_t)buffers);
+    const size_t floats = RECEIVED / count_places(ranks, buffers);
 
     return floats > LEAST ? floats : LEAST;
 }
+
+/* Floats after the chunks that all ranks get at a time, of all ranks' blocks. */
+static size_t rest_floats(int ranks, int buffers)
+{
+    const size_t floats = RECEIVED / ((size_t)ranks * (size_t)buffers);
+
+    return floats > DPT_LINE ? floats / DPT_LINE * DPT_LINE : DPT_LINE;
+}
+
+/* The MPI tag of messages between two ranks. */
+enum { TAG = 0x7ed };
 
 /* The sum so far of a part of a unit's floats, the same part of every owner's; of which this rank
  * adds n, from `at` on: the blocks of the rounds before, each in one of the buffers that lie
@@ -29,7 +58,7 @@ struct piece {
 
 struct dpt_rounds {
     int *first; /* [units + 2]: the pieces of each unit, and of what is after the chunks */
-    struct piece *pieces; /* what is after the chunks is the last one, which all ranks add */
+    struct piece *pieces; /* all ranks add the last ones, of what is after the chunks */
     int units, n;
     int level;  /* each block has 2^level leaves */
     int levels; /* buffers of a store */
@@ -39,6 +68,7 @@ struct dpt_rounds {
     size_t line;
     float *store, *rest;
     size_t store_bytes;
+    bool *taken; /* of the places for blocks that are kept during a round */
 };
 
 /* Whether buffer w of a rank has a block in that round, and which. */
@@ -87,10 +117,12 @@ void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_determinis
     const double slice = (double)spec->unit[spec->units] / ranks;
     const double piece = (double)piece_floats(ranks, spec->buffers);
     const double most = slice < (double)unit ? slice : (double)unit;
+    const size_t once = rest_floats(ranks, spec->buffers), after = rest < once ? rest : once;
 
     *store = count_held(ranks, spec) * slice;
     *buffers = (double)spec->buffers * (double)(unit + rest);
-    *received = (double)ranks * spec->buffers * (most < piece ? most : piece);
+    *received = (double)count_places(ranks, spec->buffers) * (most < piece ? most : piece);
+    *received = fmax(*received, (double)ranks * spec->buffers * (double)after);
 }
 
 /* The floats of a unit that a rank owns. */
@@ -136,6 +168,7 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
     struct dpt_rounds *rounds = d->rounds;
     const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
     const size_t chunked = dpt_deterministic_chunked(d), rest = d->stride - chunked;
+    const size_t once = rest_floats(d->ranks, d->buffers);
 
     for (int i = 0; i < spec->units; i++)
         for (int k = rounds->first[i]; k < rounds->first[i + 1]; k++) {
@@ -150,11 +183,15 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
             p->n = find_part(d, d->rank, p, &p->at);
             p->store = rounds->store + (p->n > 0 ? p->at - own.begin : 0);
         }
-    rounds->pieces[rounds->n - 1] = (struct piece){.shift = chunked - largest_unit(spec),
-                                                   .at = chunked,
-                                                   .n = rest,
-                                                   .stride = rest,
-                                                   .store = rounds->rest};
+    for (int k = rounds->first[spec->units]; k < rounds->n; k++) {
+        const size_t at = (size_t)(k - rounds->first[spec->units]) * once;
+
+        rounds->pieces[k] = (struct piece){.shift = chunked - largest_unit(spec),
+                                           .at = chunked + at,
+                                           .n = rest - at < once ? rest - at : once,
+                                           .stride = rest,
+                                           .store = rounds->rest + at};
+    }
 }
 
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
@@ -189,11 +226,12 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
                                 const struct dpt_deterministic_spec *spec, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t blocks = (size_t)d->ranks * (size_t)d->buffers;
+    const size_t places = count_places(d->ranks, d->buffers);
+    const size_t once = rest_floats(d->ranks, d->buffers);
     const size_t rest = d->stride - dpt_deterministic_chunked(d);
     struct dpt_slice own;
     struct dpt_rounds *rounds;
-    size_t most = rest;
+    size_t most;
 
     dpt_deterministic_cut(d);
     DPT_TRY(DPT_ALLOCATE(d->rounds, 1, "the gradients", err));
@@ -207,7 +245,8 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     DPT_TRY(DPT_ALLOCATE(rounds->first, (size_t)spec->units + 2, "the gradients", err));
     for (int i = 0; i < spec->units; i++)
         rounds->first[i + 1] = rounds->first[i] + count_parts(d, spec->unit[i], spec->unit[i + 1]);
-    rounds->n = rounds->first[spec->units + 1] = rounds->first[spec->units] + 1;
+    rounds->n = rounds->first[spec->units] + (rest > once ? (int)((rest + once - 1) / once) : 1);
+    rounds->first[spec->units + 1] = rounds->n;
     DPT_TRY(DPT_ALLOCATE(rounds->pieces, (size_t)rounds->n, "the gradients", err));
     rounds->store_bytes = (size_t)rounds->levels * (own.end - own.begin) * sizeof(float);
     rounds->store = dpt_reserve(rounds->store_bytes);
@@ -215,9 +254,11 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
         DPT_TRY(dpt_fail_memory(err, "the gradients", (double)rounds->store_bytes));
     DPT_TRY(DPT_ALLOCATE(rounds->rest, (size_t)rounds->levels * rest, "the gradients", err));
     cut_pieces(d, spec);
-    for (int k = 0; k < rounds->n - 1 && !d->window; k++)
-        most = rounds->pieces[k].n > most ? rounds->pieces[k].n : most;
-    DPT_TRY(DPT_ALLOCATE(d->received, blocks * most, "the ranks' gradients", err));
+    most = (size_t)d->ranks * (size_t)d->buffers * (rest < once ? rest : once);
+    for (int k = 0; k < rounds->first[spec->units] && !d->window; k++)
+        most = places * rounds->pieces[k].n > most ? places * rounds->pieces[k].n : most;
+    DPT_TRY(DPT_ALLOCATE(d->received, most, "the ranks' gradients", err));
+    DPT_TRY(DPT_ALLOCATE(rounds->taken, places, "the gradients", err));
     DPT_TRY(DPT_ALLOCATE(d->sums_of_squares, d->chunks.n, "the gradients", err));
     d->result = dpt_reserve(d->stride * sizeof(float));
     if (!d->window)
@@ -261,6 +302,7 @@ void dpt_rounds_close(struct dpt_deterministic_allreduce *d)
         dpt_free(d->rounds->pieces);
         dpt_unreserve(d->rounds->store, d->rounds->store_bytes);
         dpt_free(d->rounds->rest);
+        dpt_free(d->rounds->taken);
     }
     dpt_free(d->rounds);
 }
@@ -275,34 +317,30 @@ void dpt_deterministic_begin(struct dpt_deterministic_allreduce *d, int32_t leav
 
 static bool is_rest(const struct dpt_deterministic_allreduce *d, const struct piece *p)
 {
-    return p == &d->rounds->pieces[d->rounds->n - 1];
+    return p >= &d->rounds->pieces[d->rounds->first[d->rounds->units]];
 }
 
-/* Gives each owner its floats of this rank's blocks. */
-static enum dpt_status send_slices(struct dpt_deterministic_allreduce *d, int32_t round,
-                                   const struct piece *p, struct dpt_error *err)
+/* Gives a rank its floats of this rank's blocks, and gets what this one adds of another one's. */
+static enum dpt_status swap_slices(struct dpt_deterministic_allreduce *d, int32_t round,
+                                   const struct piece *p, int to, int from, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm->world;
     const MPI_Datatype type = d->rounds->type;
     const size_t line = d->rounds->line;
-    const int own = (int)(p->n / line);
+    size_t at;
+    const size_t n = find_part(d, to, p, &at);
+    const float *const part = d->own + (n > 0 ? at - p->shift : 0);
     struct dpt_block block;
 
     for (int w = 0; w < d->buffers; w++) {
-        const bool sends = find_block(d, round, d->rank, w, p->tree.total, &block);
+        const bool sends = n > 0 && find_block(d, round, d->rank, w, p->tree.total, &block);
+        const bool gets = p->n > 0 && find_block(d, round, from, w, p->tree.total, &block);
 
-        for (int r = 0; r < d->ranks; r++) {
-            size_t at;
-            const size_t n = find_part(d, r, p, &at);
-
-            d->send.count[r] = sends ? (int)(n / line) : 0;
-            d->send.at[r] = n > 0 ? (int)((at - p->shift) / line) : 0;
-            d->receive.count[r] = find_block(d, round, r, w, p->tree.total, &block) ? own : 0;
-            d->receive.at[r] = (r * d->buffers + w) * own;
-        }
-        DPT_TRY_STEP(world, MPI_Alltoallv, d->own + (size_t)w * d->pitch, d->send.count, d->send.at,
-                     type, d->received, d->receive.count, d->receive.at, type, dpt_mpi_comm(world));
+        DPT_TRY_STEP(world, MPI_Sendrecv, part + (size_t)w * d->pitch, sends ? (int)(n / line) : 0,
+                     type, sends ? to : MPI_PROC_NULL, TAG, d->received + (size_t)w * p->n,
+                     gets ? (int)(p->n / line) : 0, type, gets ? from : MPI_PROC_NULL, TAG,
+                     dpt_mpi_comm(world), MPI_STATUS_IGNORE);
     }
 out:
     return status;
@@ -337,44 +375,127 @@ static float *take_buffer(struct piece *p)
     return p->store + (size_t)k * p->stride;
 }
 
-/* Where block w of a rank is: what was received of it, or the rank's own in the window. */
-static float *find_value(const struct dpt_deterministic_allreduce *d, const struct piece *p,
-                         int rank, int w)
+/* Whether a value is in a buffer of the piece's store. */
+static bool in_store(const struct dpt_deterministic_allreduce *d, const struct piece *p,
+                     const float *value)
 {
-    const size_t number = (size_t)rank * (size_t)d->buffers + (size_t)w;
-
-    return !d->window || is_rest(d, p) ? d->received + number * p->n
-                                       : d->base + number * d->pitch + p->at - p->shift;
+    return value >= p->store &&
+           value < p->store + (size_t)(d->rounds->levels - 1) * p->stride + p->n;
 }
 
-/* Adds the blocks of a round, from left to right; what is left of them afterwards goes to buffers
- * of the store. */
-static void add_round(struct dpt_deterministic_allreduce *d, int32_t round, struct piece *p)
+/* The number of the place for blocks in which a value is; -1: in none. */
+static int find_place(const struct dpt_deterministic_allreduce *d, const struct piece *p,
+                      const float *value)
 {
-    const float *const store = p->store, *const end = store +
-                                                      (size_t)(d->rounds->levels - 1) * p->stride +
-                                                      p->n;
+    const size_t places = count_places(d->ranks, d->buffers);
+
+    return value >= d->received && value < d->received + places * p->n
+               ? (int)((size_t)(value - d->received) / p->n)
+               : -1;
+}
+
+/* Appends a block to a tree. Frees what has the values that are added to others thereby. */
+static void push(struct dpt_deterministic_allreduce *d, struct piece *p, struct dpt_tree *tree,
+                 struct dpt_block block, float *value)
+{
+    float *released[DPT_TREE_BLOCKS];
+    int free = 0;
+
+    dpt_tree_push(tree, block, value, p->n, released, &free);
+    while (free-- > 0) {
+        const int place = find_place(d, p, released[free]);
+
+        if (in_store(d, p, released[free]))
+            p->used &= ~(UINT64_C(1) << (size_t)(released[free] - p->store) / p->stride);
+        else if (place >= 0)
+            d->rounds->taken[place] = false;
+    }
+}
+
+/* Appends a rank's blocks of a round, which lie `stride` floats apart. */
+static void push_rank(struct dpt_deterministic_allreduce *d, int32_t round, struct piece *p,
+                      struct dpt_tree *tree, int rank, float *value, size_t stride)
+{
+    struct dpt_block block;
+
+    for (int w = 0; w < d->buffers; w++)
+        if (find_block(d, round, rank, w, p->tree.total, &block))
+            push(d, p, tree, block, value + (size_t)w * stride);
+}
+
+/* Moves what a tree has in the places into which the next rank's blocks are received. */
+static void clear_places(struct dpt_deterministic_allreduce *d, const struct piece *p,
+                         struct dpt_tree *tree)
+{
+    for (int k = 0; k < tree->n; k++) {
+        int place = d->buffers;
+
+        if (find_place(d, p, tree->value[k]) < 0 || find_place(d, p, tree->value[k]) >= place)
+            continue;
+        while (d->rounds->taken[place])
+            place++;
+        d->rounds->taken[place] = true;
+        memcpy(d->received + (size_t)place * p->n, tree->value[k], p->n * sizeof(float));
+        tree->value[k] = d->received + (size_t)place * p->n;
+    }
+}
+
+/*
+ * Adds a round's blocks, which the ranks give each other in pairs: each rank gets those of the next
+ * one, then of the one after it, and so on, and adds them before the next ones come, so that its
+ * memory does not grow with the ranks. The blocks of the ranks before it come last, so there are
+ * two trees until then. MPI's own exchange of all with all does the same where there are many
+ * ranks, but needs room for all blocks.
+ */
+static enum dpt_status add_messages(struct dpt_deterministic_allreduce *d, int32_t round,
+                                    struct piece *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_tree later; /* from this rank on */
+
+    dpt_tree_begin(&later, p->tree.total);
+    if (p->n > 0)
+        push_rank(d, round, p, &later, d->rank, d->own + p->at - p->shift, d->pitch);
+    for (int s = 1; s < d->ranks; s++) {
+        const int to = (d->rank - s + d->ranks) % d->ranks, from = (d->rank + s) % d->ranks;
+        struct dpt_tree *tree = from > d->rank ? &later : &p->tree;
+
+        DPT_TRY(swap_slices(d, round, p, to, from, err));
+        if (p->n > 0) {
+            push_rank(d, round, p, tree, from, d->received, p->n);
+            clear_places(d, p, tree);
+        }
+    }
+    for (int k = 0; k < later.n; k++)
+        push(d, p, &p->tree, later.block[k], later.value[k]);
+out:
+    return status;
+}
+
+/* Adds a round's blocks where all of them are. */
+static void add_present(struct dpt_deterministic_allreduce *d, int32_t round, struct piece *p)
+{
+    const size_t buffers = (size_t)d->buffers;
 
     for (int r = 0; r < d->ranks; r++)
-        for (int w = 0; w < d->buffers; w++) {
-            float *released[DPT_TREE_BLOCKS];
-            struct dpt_block block;
-            int free = 0;
+        if (is_rest(d, p))
+            push_rank(d, round, p, &p->tree, r, d->received + (size_t)r * buffers * p->n, p->n);
+        else
+            push_rank(d, round, p, &p->tree, r,
+                      d->base + (size_t)r * buffers * d->pitch + p->at - p->shift, d->pitch);
+}
 
-            if (!find_block(d, round, r, w, p->tree.total, &block))
-                continue;
-            dpt_tree_push(&p->tree, block, find_value(d, p, r, w), p->n, released, &free);
-            while (free-- > 0)
-                if (released[free] >= store && released[free] < end)
-                    p->used &= ~(UINT64_C(1) << (size_t)(released[free] - store) / p->stride);
-        }
+/* Moves what is left of a round's blocks to buffers of the store. */
+static void keep(struct dpt_deterministic_allreduce *d, struct piece *p)
+{
     for (int k = 0; k < p->tree.n; k++)
-        if (p->tree.value[k] < store || p->tree.value[k] >= end) {
+        if (!in_store(d, p, p->tree.value[k])) {
             float *const to = take_buffer(p);
 
             memcpy(to, p->tree.value[k], p->n * sizeof *to);
             p->tree.value[k] = to;
         }
+    memset(d->rounds->taken, 0, count_places(d->ranks, d->buffers) * sizeof *d->rounds->taken);
 }
 
 enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *d, int32_t round,
@@ -390,10 +511,12 @@ enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *d, i
 
         if (is_rest(d, p))
             DPT_TRY(send_rest(d, p, err));
-        else if (!d->window)
-            DPT_TRY(send_slices(d, round, p, err));
+        if (!is_rest(d, p) && !d->window)
+            DPT_TRY(add_messages(d, round, p, err));
+        else if (p->n > 0)
+            add_present(d, round, p);
         if (p->n > 0)
-            add_round(d, round, p);
+            keep(d, p);
     }
     if (d->window)
         dpt_node_barrier_wait(&d->barrier); /* nobody reads them any more */
@@ -424,7 +547,7 @@ out:
 
 size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
 {
-    const struct piece *rest = &d->rounds->pieces[d->rounds->n - 1];
+    const struct piece *rest = &d->rounds->pieces[d->rounds->first[d->rounds->units]];
 
     return rest->at - rest->shift;
 }

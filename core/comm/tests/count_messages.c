@@ -1,11 +1,11 @@
 /*
  * count_messages: an LD_PRELOAD library that counts what a rank sends to another one.
  *
- * MPI's profiling interface lets it stand in front of MPI_Isend, and of the collectives in which
- * ranks give each other parts of arrays. At its end a rank appends a line to the file that
- * COUNT_MESSAGES names: its number; how many messages of at least 1000 bytes it has sent, and their
- * bytes, shorter ones being waiting and norms; and the bytes that it has given other ranks in such
- * collectives.
+ * MPI's profiling interface lets it stand in front of MPI_Isend, of MPI_Sendrecv, and of the
+ * collectives in which ranks give each other parts of arrays. At its end a rank appends a line to
+ * the file that COUNT_MESSAGES names: its number; how many messages of at least 1000 bytes it has
+ * sent, and their bytes, shorter ones being waiting and norms; and the bytes that it has given
+ * other ranks in such collectives.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -21,14 +21,26 @@ static long long bytes_of(int count, MPI_Datatype type)
     return (long long)size * count;
 }
 
-int MPI_Isend(const void *buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
-              MPI_Request *request)
+static void count_message(int count, MPI_Datatype type)
 {
     if (bytes_of(count, type) >= 1000) {
         messages++;
         bytes += bytes_of(count, type);
     }
+}
+
+int MPI_Isend(const void *buffer, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+              MPI_Request *request)
+{
+    count_message(count, type);
     return PMPI_Isend(buffer, count, type, to, tag, comm, request);
+}
+
+int MPI_Sendrecv(const void *send, int n, MPI_Datatype type, int to, int tag, void *receive, int m,
+                 MPI_Datatype other, int from, int other_tag, MPI_Comm comm, MPI_Status *status)
+{
+    count_message(n, type);
+    return PMPI_Sendrecv(send, n, type, to, tag, receive, m, other, from, other_tag, comm, status);
 }
 
 int MPI_Allgatherv(const void *send, int n, MPI_Datatype type, void *receive, const int *counts,

@@ -76,17 +76,21 @@ int32_t dpt_share_take(const struct dpt_share *s, int worker, int32_t round, int
     return dpt_sampler_nth(s->sampler, s->replicas, s->first, begin + round - s->first);
 }
 
-bool dpt_share_run(const struct dpt_share *s, int replica, int32_t k, int32_t *first, int32_t *last)
+bool dpt_share_run(const struct dpt_share *s, int replica, int end, int32_t k, int32_t *first,
+                   int32_t *last)
 {
     const int64_t each = (int64_t)s->workers * s->at_once,
-                  begin = (k * (int64_t)s->replicas + replica) * each;
+                  begin = (k * (int64_t)s->replicas + replica) * each,
+                  after = begin + (end - replica) * each;
+    int32_t between;
 
     if (!s->round_robin) {
-        dpt_sampler_partition(s->sampler, s->step, replica, s->replicas, first, last);
+        dpt_sampler_partition(s->sampler, s->step, replica, s->replicas, first, &between);
+        dpt_sampler_partition(s->sampler, s->step, end - 1, s->replicas, &between, last);
         return k == 0 && *first < *last;
     }
     *first = begin < s->all ? (int32_t)begin : s->all;
-    *last = begin + each < s->all ? (int32_t)(begin + each) : s->all;
+    *last = after < s->all ? (int32_t)after : s->all;
     return *first < *last;
 }
 

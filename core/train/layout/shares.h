@@ -30,9 +30,9 @@ struct dpt_share dpt_share_of(const struct dpt_layout *l, const struct dpt_sampl
 int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *share, bool infers);
 /* The first micro-batch of a worker's round, and how many they are; -1: it has no such round. */
 int32_t dpt_share_take(const struct dpt_share *share, int worker, int32_t round, int32_t *n);
-/* A replica's k-th run of micro-batches that follow one another, [*first, *last). Returns false if
- * it has no such run. */
-bool dpt_share_run(const struct dpt_share *share, int replica, int32_t k, int32_t *first,
+/* The k-th run of micro-batches that follow one another, [*first, *last), of the replicas
+ * [replica, end) together. Returns false if they have no such run. */
+bool dpt_share_run(const struct dpt_share *share, int replica, int end, int32_t k, int32_t *first,
                    int32_t *last);
 
 /* The part [*begin, *end) of a rank's micro-batches [first, last) that one of `threads` threads

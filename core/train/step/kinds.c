@@ -89,10 +89,8 @@ static double gradient_bytes(const struct dpt_layout *l, const struct dpt_layout
 static double exchange_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
                              const struct dpt_action *a)
 {
-    size_t all, one;
-
-    dpt_step_exchange_room(l, stage, &all, &one);
-    return (double)all / (double)one * 2 * l->graph->nodes[a->first].in.c * sizeof(double);
+    (void)stage;
+    return dpt_step_exchange_bytes(l, l->graph->nodes[a->first].in.c);
 }
 
 /* --- the table -------------------------------------------------------------------------------- */

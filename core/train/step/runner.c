@@ -101,6 +101,7 @@ static enum dpt_status open_flights(struct dpt_runner *r, struct dpt_error *err)
     if (all > 0) {
         DPT_TRY(DPT_ALLOCATE(r->sums, n * one, "the statistics of steps", err));
         DPT_TRY(DPT_ALLOCATE(r->exchanged, all, "the statistics of steps", err));
+        r->exchange_room = all;
     }
     for (size_t i = 0; i < n; i++) {
         struct dpt_step_flight *flight = &r->flights[i];

@@ -54,9 +54,11 @@ struct dpt_runner_pass {
 enum dpt_status dpt_runner_infer(struct dpt_runner *runner, const struct dpt_runner_pass *pass,
                                  int64_t step, enum dpt_status status, struct dpt_error *err);
 
-/* Doubles that the largest exchange of a synchronized batch norm takes, and one micro-batch's part
- * of it; 0: there is none. */
+/* Doubles that a rank has for the largest exchange of a synchronized batch norm, and for one
+ * micro-batch's part of it; 0: there is none. */
 void dpt_step_exchange_room(const struct dpt_layout *layout, const struct dpt_layout_stage *stage,
                             size_t *all, size_t *one);
+/* Bytes that the rank which sends most sends for the exchange of a norm of so many channels. */
+double dpt_step_exchange_bytes(const struct dpt_layout *layout, int32_t channels);
 
 #endif

@@ -36,8 +36,9 @@ struct dpt_runner {
     struct dpt_step_flight *infer;   /* [threads]: of evaluations */
     float *extras;                   /* the flights' */
     double *sums;                    /* the flights' */
-    double *exchanged;               /* [blocks][2][channels]: of the whole step, of all ranks */
-    int64_t exchanges;               /* in this step so far */
+    double *exchanged;    /* [exchange_room]: what an exchange works in, and then [2][channels], */
+    size_t exchange_room; /* of the whole step */
+    int64_t exchanges;    /* in this step so far */
 
     /* The step that is taken. */
     const struct dpt_split *split;

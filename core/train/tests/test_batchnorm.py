@@ -331,6 +331,44 @@ def test_whole_batches_on_any_ranks(tmp_path):
     assert result.code == 0 and dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "1-1")
 
 
+def test_what_whole_batches_statistics_send(tmp_path):
+    """A block of the tree to one rank after another, log2(ranks) of them, counted between dptrain and MPI: no more than the plan says, which
+    grows with the ranks' logarithm alone. Where there are not 2^k ranks there may be some blocks in a message."""
+    if dpt.sanitized():
+        pytest.skip("AddressSanitizer must be the first library")
+    with open("core/comm/tests/count_messages.c", encoding="utf-8") as file:
+        library = dpt.library(tmp_path, "count", file.read(), "mpicc")
+    channels, norms, steps = 96, 2, 2
+    norm, block = f"{{dense: {channels}}}, {{batchnorm: {{statistics: batch}}}}, ", 2 * 8 * channels
+
+    def write(ranks):
+        return dpt.write_job(tmp_path / f"{ranks}.yaml", f"""
+data: {{train: synthetic, synthetic: {{samples: {4 * ranks * steps}, shape: [6], classes: 2}}}}
+model: {{type: sequential, layers: [{norm * norms}{{dense: 2}}]}}
+batch: {{global: {4 * ranks}, micro: 2}}
+train: {{steps: {steps}}}
+comm: {{reduction: reproducible}}
+device: {{kind: cpu, threads: 1}}
+""")
+
+    def planned(ranks):
+        plan = dpt.run("plan", write(ranks), "--json", "--no-time", "--ranks", ranks, "--nodes", ranks)
+        return json.loads(plan.out)["exchange_bytes"]
+
+    for ranks in (2, 3, 4, 5, 8, 16):
+        counts = tmp_path / f"counts{ranks}"
+        dpt.train(write(ranks), tmp_path / f"run{ranks}", "--quiet", ranks=ranks, env={"LD_PRELOAD": library, "COUNT_MESSAGES": str(counts)})
+        sent = [tuple(map(int, line.split()))[1:3] for line in counts.read_text().splitlines()]
+        sent = [(n / steps / norms / 2, size / steps / norms / 2) for n, size in sent if n > 0]  # of each norm, forward and back
+        rounds, power = ranks.bit_length() - 1, ranks & (ranks - 1) == 0
+        if power:
+            assert sent == [(rounds, rounds * block)] * ranks and planned(ranks) == rounds * block
+        else:
+            assert len(sent) == ranks and max(sent)[0] == rounds + 1, (ranks, sent)
+            assert max(size for _, size in sent) <= planned(ranks) <= 3 * (rounds + 1) * block, (ranks, sent)
+    assert planned(4096) == 12 * block and planned(4095) <= 3 * 13 * block
+
+
 @pytest.mark.parametrize("kind", ["cpu", "ref"])
 def test_whole_batches_in_shards(tmp_path, kind):
     """Ranks that take micro-batches in turn: the same bytes, also in a last step of one micro-batch, with a frozen tensor, and on other ranks."""

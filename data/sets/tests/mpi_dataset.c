@@ -3,6 +3,7 @@
  * everybody's.
  */
 #include <limits.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "data/sets/parts.h"
 #include "data/tests/make_shards.h"
 
 static struct dpt_comm comm;
@@ -326,6 +328,103 @@ static void many_shards_are_as_one_rank_sees_them(void **state)
     dpt_dataset_close(&ours);
 }
 
+/* --- kept files ------------------------------------------------------------------------------- */
+
+/* Where file i of a shard begins, which has 1 to 3 bytes. */
+static uint64_t begin_of(uint64_t i)
+{
+    return i / 3 * 6 + i % 3 * (i % 3 + 1) / 2;
+}
+
+/* Writes, on rank 0, a shard of n files that nobody decodes. */
+static void write_files(int number, size_t n)
+{
+    const hsize_t dims[] = {begin_of(n), n + 1, n, 3};
+    const struct make_form format = {.crc = true};
+    const int64_t shape[] = {1, 2, 2};
+    uint8_t *bytes = calloc(dims[0], 1);
+    uint64_t *begin = calloc(n + 1, sizeof *begin);
+    int32_t *label = calloc(n, sizeof *label);
+    char path[192];
+    hid_t file, data, space, attribute;
+
+    for (size_t i = 0; i <= n; i++)
+        begin[i] = begin_of(i);
+    snprintf(path, sizeof path, "%s/%d.h5", folder, number);
+    dpt_h5_enter();
+    file = make_file(path, false);
+    make_data(file, "files", 1, &dims[0], H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes, &format);
+    make_data(file, "offsets", 1, &dims[1], H5T_STD_U64LE, H5T_NATIVE_UINT64, begin, &format);
+    make_data(file, "labels", 1, &dims[2], H5T_STD_I32LE, H5T_NATIVE_INT32, label, &format);
+    data = H5Dopen2(file, "files", H5P_DEFAULT);
+    space = H5Screate_simple(1, &dims[3], NULL);
+    attribute = H5Acreate2(data, "shape", H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT);
+    H5Awrite(attribute, H5T_NATIVE_INT64, shape);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Dclose(data);
+    H5Fclose(file);
+    dpt_h5_leave();
+    free(bytes);
+    free(begin);
+    free(label);
+}
+
+/* Bytes of memory that this process shares with nobody; -1: Linux does not tell, or what was freed
+ * is among them. */
+static int64_t own_bytes(void)
+{
+    FILE *file = NULL;
+    char line[128];
+    long long kb = -1;
+
+#if defined __GLIBC__ && !defined __SANITIZE_ADDRESS__
+    malloc_trim(0);
+    file = fopen("/proc/self/status", "r");
+#endif
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "RssAnon: %lld", &kb) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kb < 0 ? -1 : kb * 1024;
+}
+
+/* Where kept files begin is once in a node's memory: a rank's own does not grow with them. */
+static void a_node_knows_once_where_files_begin(void **state)
+{
+    enum { FILES = 1500000, SHARDS = 2 };
+    struct dpt_dataset set;
+    struct dpt_error err;
+    int64_t before, after;
+    int64_t *first;
+
+    (void)state;
+    for (int i = 0; i < SHARDS && comm.world.rank == 0; i++)
+        write_files(i, i == 0 ? FILES : 100);
+    dpt_group_barrier(&comm.world, &err);
+    before = own_bytes();
+    if (open_set(&set, DPT_CACHE_MEMORY, true, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    after = own_bytes();
+    assert_true(set.files);
+    assert_int_equal(set.samples, FILES + 100);
+    for (int s = 0; s < SHARDS; s++)
+        for (int64_t i = 0; i <= set.parts->shards[s].samples; i++)
+            if (dpt_shard_row(&set.parts->shards[s], i) != (int64_t)begin_of((uint64_t)i))
+                fail_msg("file %lld begins elsewhere", (long long)i);
+    if (before >= 0 && comm.world.size > 1) /* what a node shares is a lone rank's own */
+        assert_true(after - before < (int64_t)(FILES * sizeof(int64_t) / 2));
+    dpt_group_barrier(&comm.world, &err);
+    first = set.parts->shards[1].offsets;
+    if (comm.world.rank == 0)
+        first[50] = -1;
+    dpt_group_barrier(&comm.world, &err);
+    assert_int_equal(first[50], -1);
+    dpt_group_barrier(&comm.world, &err);
+    dpt_dataset_close(&set);
+}
+
 /* Makes a shard bad, on rank 0. */
 static void spoil(int i, const struct make_form *other, const char *classes)
 {
@@ -424,6 +523,7 @@ int main(void)
         TEST(nodes_share_out_the_verification),
         TEST(ranks_with_other_files_are_told),
         TEST(many_shards_are_as_one_rank_sees_them),
+        TEST(a_node_knows_once_where_files_begin),
         TEST(the_first_bad_shard_is_told),
         TEST(synthetic_samples_do_not_depend_on_ranks),
     };
