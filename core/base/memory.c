@@ -69,6 +69,12 @@ void dpt_unreserve(void *p, size_t bytes)
         munmap(p, bytes > 0 ? bytes : 1);
 }
 
+void dpt_use_pieces(void *p, size_t bytes, size_t piece)
+{
+    if (bytes >= MANY && piece < MANY)
+        madvise(p, bytes, MADV_NOHUGEPAGE); /* as above */
+}
+
 void dpt_decommit(void *from, void *to)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

@@ -26,6 +26,9 @@ void dpt_free(void *p);
  * where there is none. dpt_unreserve takes the same number of bytes, and NULL, too. */
 void *dpt_reserve(size_t bytes);
 void dpt_unreserve(void *p, size_t bytes);
+/* Only pieces of such memory are used, each of so many bytes, apart from each other: where they are
+ * small, huge pages would take memory around each. */
+void dpt_use_pieces(void *p, size_t bytes, size_t piece);
 /* Gives back the whole pages in [from, to) of such memory, which is zero from now on. */
 void dpt_decommit(void *from, void *to);
 /* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message

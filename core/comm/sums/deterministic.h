@@ -44,8 +44,12 @@ struct dpt_deterministic_allreduce {
     float *base;                              /* the host's first buffer */
     struct dpt_deterministic_part *parts;     /* the host's ranks' of a sum, in order */
     struct dpt_chunks chunks;                 /* whose sums of squares are wanted */
-    size_t *cut;   /* [ranks + 1]: where the slices begin: the floats of a sum that one rank owns */
-    size_t *chunk; /* [ranks + 1]: where slices are made of chunks: the first one of each */
+    int ranges;    /* of floats that are cut for themselves: 1, or the units */
+    size_t *edge;  /* [ranges + 1]: where these begin */
+    size_t *cut;   /* [ranges][ranks + 1]: where slices begin: floats that one rank owns */
+    size_t *chunk; /* [ranges][ranks + 1]: where slices are made of chunks: the first one of each */
+    double *packed; /* chunks' numbers, rank by rank, where there are several ranges */
+    size_t packed_room;
     double *sums_of_squares; /* of the sum's chunks; NULL: slices have no whole chunks */
     double *own_squares;     /* those, where they are in this rank's own memory */
     float *result;
@@ -80,10 +84,9 @@ int dpt_deterministic_list(struct dpt_deterministic_allreduce *d, int32_t total,
 void dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int parts, int32_t total,
                            size_t at, size_t n, struct dpt_tree *sum);
 
-/* Collective. Gives all ranks the sums of squares of a sum's chunks, each rank's own from its slice
- * of it. Errors: RANK. */
-enum dpt_status dpt_deterministic_square(struct dpt_deterministic_allreduce *d, const float *sum,
-                                         struct dpt_error *err);
+/* Finds the sums of squares of the chunks that this rank owns in a range, of which `sum` has the
+ * sum. */
+void dpt_deterministic_square(struct dpt_deterministic_allreduce *d, int range, const float *sum);
 
 /* The floats of a buffer for micro-batches taken round-robin. */
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
@@ -97,5 +100,7 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
 enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bool spin,
                                        struct dpt_error *err);
 void dpt_rounds_close(struct dpt_deterministic_allreduce *d);
+/* dpt_deterministic_slice_sum of rounds. */
+const float *dpt_rounds_slice_sum(const struct dpt_deterministic_allreduce *d, int range);
 
 #endif

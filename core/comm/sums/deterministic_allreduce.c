@@ -132,6 +132,10 @@ static enum dpt_status open_rounds(struct dpt_deterministic_allreduce *d,
     if (way != DPT_DETERMINISTIC_MESSAGES && d->comm->node.size == d->ranks &&
         dpt_rounds_open_window(d, spec->spin, err) != DPT_OK && way == DPT_DETERMINISTIC_WINDOW)
         DPT_TRY(err->status);
+    if (!d->window && spec->units > 1) {
+        d->ranges = spec->units;
+        memcpy(d->edge, spec->unit, ((size_t)spec->units + 1) * sizeof *d->edge);
+    }
     DPT_TRY(dpt_group_agree(&d->comm->world, dpt_rounds_open(d, spec, err), err));
 out:
     return status;
@@ -145,6 +149,7 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
     static const struct dpt_group one = {.size = 1};
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &comm->world;
+    const size_t ranges = spec->units > 1 ? (size_t)spec->units : 1;
     struct dpt_deterministic_allreduce *d = dpt_alloc(sizeof *d);
 
     *allreduce = NULL;
@@ -160,12 +165,15 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
         d->sharded = spec->sharded;
         d->keeps_sum = spec->keeps_sum;
         d->send.count = dpt_alloc_array((size_t)d->ranks * 4, sizeof(int));
-        d->cut = dpt_alloc_array((size_t)d->ranks * 2 + 2, sizeof *d->cut);
+        d->cut = dpt_alloc_array(2 * ranges * ((size_t)d->ranks + 1), sizeof *d->cut);
+        d->edge = dpt_alloc_array(ranges + 1, sizeof *d->edge);
+        d->ranges = 1;
     }
-    if (d == NULL || d->cut == NULL || d->send.count == NULL)
+    if (d == NULL || d->cut == NULL || d->edge == NULL || d->send.count == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    d->chunk = d->cut + d->ranks + 1;
+    d->chunk = d->cut + ranges * ((size_t)d->ranks + 1);
+    d->edge[1] = d->sharded ? dpt_deterministic_chunked(d) : d->stride;
     d->send.at = d->send.count + d->ranks;
     d->receive.count = d->send.at + d->ranks;
     d->receive.at = d->receive.count + d->ranks;
@@ -190,6 +198,8 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
     dpt_free(d->received);
     dpt_free(d->parts);
     dpt_free(d->cut);
+    dpt_free(d->edge);
+    dpt_free(d->packed);
     dpt_free(d->send.count);
     dpt_free(d);
 }
@@ -204,8 +214,10 @@ float *dpt_deterministic_result(const struct dpt_deterministic_allreduce *d)
     return d->result != NULL ? d->result : d->own;
 }
 
-const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *d)
+const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *d, int range)
 {
+    if (d->rounds != NULL)
+        return dpt_rounds_slice_sum(d, range);
     return d->slice != NULL ? d->slice : dpt_deterministic_result(d);
 }
 
@@ -299,8 +311,10 @@ static enum dpt_status sum_hosts(struct dpt_deterministic_allreduce *d, const in
 
     sum_host(d, total, parts, value);
     DPT_TRY(dpt_internode_sum(d->internode, first, d->cut, value, d->result, err));
-    if (d->sharded)
-        DPT_TRY(dpt_deterministic_square(d, d->result, err));
+    if (d->sharded) {
+        dpt_deterministic_square(d, 0, d->result);
+        DPT_TRY(dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err));
+    }
     DPT_TRY(dpt_internode_gather(d->internode, d->cut, d->result,
                                  all ? 0 : dpt_deterministic_chunked(d), d->stride, err));
     await_host(d); /* all that the host's ranks have received is there */
@@ -344,7 +358,7 @@ static void copy_range(const struct copying *c, size_t begin, size_t end)
 static void copy_others(void *arg, int thread)
 {
     const struct copying *c = arg;
-    const struct dpt_slice own = dpt_deterministic_slice(c->d, c->d->rank);
+    const struct dpt_slice own = dpt_deterministic_slice(c->d, c->d->rank, 0);
     const size_t gap = own.begin, width = own.end - gap;
     size_t begin, end;
 
@@ -366,6 +380,10 @@ enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *d, f
     struct copying c = {d, x, dpt_pool_threads(pool)};
     const size_t n = dpt_deterministic_chunked(d);
 
+    for (int k = 0; k < d->ranges && d->ranges > 1; k++)
+        DPT_TRY(dpt_deterministic_gather_unit(d, k, x, err));
+    if (d->ranges > 1)
+        return DPT_OK;
     if (d->weights == NULL)
         return dpt_internode_gather(d->internode, d->cut, x, 0, n, err);
     if (!d->window)

@@ -145,11 +145,15 @@ struct dpt_slice {
     size_t begin, end;  /* floats */
     size_t first, last; /* chunks */
 };
+/* A rank has a slice of each of so many ranges: of all floats, or, in rounds of ranks that do not
+ * share memory, of each unit, so that all owners give as much when a unit is summed or gathered. */
+int dpt_deterministic_ranges(const struct dpt_deterministic_allreduce *allreduce);
 struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduce *allreduce,
-                                         int rank);
+                                         int rank, int range);
 
-/* The last sum, of which this rank's slice is there. */
-const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *allreduce);
+/* The last sum, of which this rank's slice of a range is there. */
+const float *dpt_deterministic_slice_sum(const struct dpt_deterministic_allreduce *allreduce,
+                                         int range);
 
 /* If the ranks share memory: the place where a rank writes its slice for the others, past the
  * caches (core/base/nontemporal.h) and fenced, before dpt_deterministic_share; else NULL. With

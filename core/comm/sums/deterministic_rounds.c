@@ -47,6 +47,7 @@ enum { TAG = 0x7ed };
  * `stride` floats apart. */
 struct piece {
     size_t begin, end; /* of the unit */
+    int range;         /* in which it lies */
     size_t shift;      /* a rank's buffer has float i of the unit at i - shift */
     int part, parts;
     size_t at, n;
@@ -116,7 +117,7 @@ void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_determinis
     const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;
     const double piece = (double)piece_floats(ranks, spec->buffers);
-    const double most = slice < (double)unit ? slice : (double)unit;
+    const double most = (double)unit / ranks;
     const size_t once = rest_floats(ranks, spec->buffers), after = rest < once ? rest : once;
 
     *store = count_held(ranks, spec) * slice;
@@ -125,11 +126,30 @@ void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_determinis
     *received = fmax(*received, (double)ranks * spec->buffers * (double)after);
 }
 
-/* The floats of a unit that a rank owns. */
-static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, size_t begin,
-                         size_t end, size_t *at)
+/* The range in which a unit lies. */
+static int range_of(const struct dpt_deterministic_allreduce *d, int unit)
 {
-    const struct dpt_slice slice = dpt_deterministic_slice(d, rank);
+    return d->ranges > 1 ? unit : 0;
+}
+
+/* Where this rank's floats of a range begin that it owns, among all of them. */
+static size_t own_before(const struct dpt_deterministic_allreduce *d, int range)
+{
+    size_t n = 0;
+
+    for (int k = 0; k < range; k++) {
+        const struct dpt_slice slice = dpt_deterministic_slice(d, d->rank, k);
+
+        n += slice.end - slice.begin;
+    }
+    return n;
+}
+
+/* The floats of a unit that a rank owns. */
+static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, int range,
+                         size_t begin, size_t end, size_t *at)
+{
+    const struct dpt_slice slice = dpt_deterministic_slice(d, rank, range);
 
     *at = begin > slice.begin ? begin : slice.begin;
     end = end < slice.end ? end : slice.end;
@@ -141,7 +161,7 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
                         const struct piece *p, size_t *at)
 {
     size_t from, begin, end;
-    const size_t n = find_owned(d, rank, p->begin, p->end, &from);
+    const size_t n = find_owned(d, rank, p->range, p->begin, p->end, &from);
 
     dpt_part_in_units(n, DPT_LINE, p->part, p->parts, &begin, &end);
     *at = from + begin;
@@ -149,13 +169,14 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
 }
 
 /* The number of pieces into which a unit is cut. */
-static int count_parts(const struct dpt_deterministic_allreduce *d, size_t begin, size_t end)
+static int count_parts(const struct dpt_deterministic_allreduce *d, int range, size_t begin,
+                       size_t end)
 {
     const size_t piece = piece_floats(d->ranks, d->buffers);
     size_t most = 1, at;
 
     for (int r = 0; r < d->ranks && !d->window; r++) {
-        const size_t n = find_owned(d, r, begin, end, &at);
+        const size_t n = find_owned(d, r, range, begin, end, &at);
 
         most = n > most ? n : most;
     }
@@ -166,22 +187,25 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
                        const struct dpt_deterministic_spec *spec)
 {
     struct dpt_rounds *rounds = d->rounds;
-    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
+    const size_t all = own_before(d, d->ranges);
     const size_t chunked = dpt_deterministic_chunked(d), rest = d->stride - chunked;
     const size_t once = rest_floats(d->ranks, d->buffers);
 
     for (int i = 0; i < spec->units; i++)
         for (int k = rounds->first[i]; k < rounds->first[i + 1]; k++) {
             struct piece *p = &rounds->pieces[k];
+            const int range = range_of(d, i);
 
-            *p = (struct piece){.begin = spec->unit[i],
+            *p = (struct piece){.range = range,
+                                .begin = spec->unit[i],
                                 .end = spec->unit[i + 1],
                                 .shift = spec->whole ? 0 : spec->unit[i],
                                 .part = k - rounds->first[i],
                                 .parts = rounds->first[i + 1] - rounds->first[i],
-                                .stride = own.end - own.begin};
+                                .stride = all};
             p->n = find_part(d, d->rank, p, &p->at);
-            p->store = rounds->store + (p->n > 0 ? p->at - own.begin : 0);
+            p->store = rounds->store + own_before(d, range) +
+                       (p->n > 0 ? p->at - dpt_deterministic_slice(d, d->rank, range).begin : 0);
         }
     for (int k = rounds->first[spec->units]; k < rounds->n; k++) {
         const size_t at = (size_t)(k - rounds->first[spec->units]) * once;
@@ -229,7 +253,6 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     const size_t places = count_places(d->ranks, d->buffers);
     const size_t once = rest_floats(d->ranks, d->buffers);
     const size_t rest = d->stride - dpt_deterministic_chunked(d);
-    struct dpt_slice own;
     struct dpt_rounds *rounds;
     size_t most;
 
@@ -238,17 +261,17 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     rounds = d->rounds;
     rounds->type = MPI_DATATYPE_NULL;
     DPT_TRY(make_type(d, spec, err));
-    own = dpt_deterministic_slice(d, d->rank);
     rounds->level = spec->level;
     rounds->levels = count_held(d->ranks, spec);
     rounds->units = spec->units;
     DPT_TRY(DPT_ALLOCATE(rounds->first, (size_t)spec->units + 2, "the gradients", err));
     for (int i = 0; i < spec->units; i++)
-        rounds->first[i + 1] = rounds->first[i] + count_parts(d, spec->unit[i], spec->unit[i + 1]);
+        rounds->first[i + 1] =
+            rounds->first[i] + count_parts(d, range_of(d, i), spec->unit[i], spec->unit[i + 1]);
     rounds->n = rounds->first[spec->units] + (rest > once ? (int)((rest + once - 1) / once) : 1);
     rounds->first[spec->units + 1] = rounds->n;
     DPT_TRY(DPT_ALLOCATE(rounds->pieces, (size_t)rounds->n, "the gradients", err));
-    rounds->store_bytes = (size_t)rounds->levels * (own.end - own.begin) * sizeof(float);
+    rounds->store_bytes = (size_t)rounds->levels * own_before(d, d->ranges) * sizeof(float);
     rounds->store = dpt_reserve(rounds->store_bytes);
     if (rounds->store == NULL)
         DPT_TRY(dpt_fail_memory(err, "the gradients", (double)rounds->store_bytes));
@@ -536,7 +559,7 @@ enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce
     for (int r = 0; r < d->ranks; r++) {
         size_t at;
 
-        d->receive.count[r] = (int)(find_owned(d, r, p->begin, p->end, &at) / line);
+        d->receive.count[r] = (int)(find_owned(d, r, p->range, p->begin, p->end, &at) / line);
         d->receive.at[r] = d->receive.count[r] > 0 ? (int)((at - p->begin) / line) : 0;
     }
     DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, type, x + p->begin, d->receive.count,
@@ -552,10 +575,15 @@ size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
     return rest->at - rest->shift;
 }
 
+const float *dpt_rounds_slice_sum(const struct dpt_deterministic_allreduce *d, int range)
+{
+    return d->rounds->store + own_before(d, range) -
+           dpt_deterministic_slice(d, d->rank, range).begin;
+}
+
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
 {
     const struct dpt_rounds *rounds = d->rounds;
-    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
 
     for (int k = 0; k < rounds->n; k++) {
         const struct piece *p = &rounds->pieces[k];
@@ -564,6 +592,7 @@ enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, str
         if (p->n > 0 && p->tree.value[0] != to)
             memcpy(to, p->tree.value[0], p->n * sizeof *to);
     }
-    d->slice = rounds->store - own.begin;
-    return dpt_deterministic_square(d, d->slice, err);
+    for (int k = 0; k < d->ranges; k++)
+        dpt_deterministic_square(d, k, dpt_rounds_slice_sum(d, k));
+    return dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err);
 }

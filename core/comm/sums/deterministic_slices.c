@@ -1,3 +1,5 @@
+#include <string.h>
+
 #include "core/base/pool.h"
 #include "core/comm/sums/deterministic.h"
 
@@ -10,21 +12,41 @@ bool dpt_deterministic_in_chunks(const struct dpt_deterministic_allreduce *d)
                           d->stride >= (size_t)d->ranks * WORTH * DPT_SUM_OF_SQUARES_CHUNK);
 }
 
+/* Cuts a range. */
+static void cut_range(struct dpt_deterministic_allreduce *d, size_t *cut, size_t *chunk,
+                      size_t from, size_t to)
+{
+    const bool in_chunks = dpt_deterministic_in_chunks(d);
+    size_t begin, end, k = 0;
+
+    while (in_chunks && k < d->chunks.n && d->chunks.begin[k] < from)
+        k++;
+    for (int i = 0; i < d->ranks; i++) {
+        dpt_part_in_units(to - from, DPT_LINE, i, d->ranks, &begin, &end);
+        begin += from;
+        while (in_chunks && k < d->chunks.n && d->chunks.begin[k] < to &&
+               (d->chunks.begin[k] < begin ||
+                (d->chunks.begin[k] % DPT_LINE != 0 && d->chunks.begin[k] != from)))
+            k++;
+        cut[i] = in_chunks ? d->chunks.begin[k] : begin;
+        chunk[i] = k;
+    }
+    while (in_chunks && k < d->chunks.n && d->chunks.begin[k] < to)
+        k++;
+    cut[d->ranks] = to;
+    chunk[d->ranks] = k;
+}
+
 /* Between nodes the slices differ by at most a cache line where they can, since ranks with longer
  * messages than others fall behind. What is after the chunks goes with the last slice. */
 void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d)
 {
-    const size_t n = d->sharded ? dpt_deterministic_chunked(d) : d->stride;
-    size_t begin, end, k = 0;
+    const size_t n = (size_t)d->ranks + 1;
 
-    for (int i = 0; i < d->ranks; i++) {
-        dpt_part_in_units(n, DPT_LINE, i, d->ranks, &begin, &end);
-        while (dpt_deterministic_in_chunks(d) && k < d->chunks.n &&
-               (d->chunks.begin[k] < begin || d->chunks.begin[k] % DPT_LINE != 0))
-            k++;
-        d->cut[i] = dpt_deterministic_in_chunks(d) ? d->chunks.begin[k] : begin;
-        d->chunk[i] = k;
-    }
+    for (int k = 0; k < d->ranges; k++)
+        cut_range(d, d->cut + (size_t)k * n, d->chunk + (size_t)k * n, d->edge[k], d->edge[k + 1]);
+    if (d->ranges > 1)
+        return;
     d->cut[d->ranks] = d->stride;
     d->chunk[d->ranks] = d->chunks.n;
 }
@@ -43,9 +65,16 @@ void dpt_deterministic_floats(const struct dpt_deterministic_allreduce *d, int r
     *end = d->cut[i + 1];
 }
 
-struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduce *d, int rank)
+int dpt_deterministic_ranges(const struct dpt_deterministic_allreduce *d)
 {
-    const int i = dpt_deterministic_slice_of(d, rank);
+    return d->ranges;
+}
+
+struct dpt_slice dpt_deterministic_slice(const struct dpt_deterministic_allreduce *d, int rank,
+                                         int range)
+{
+    const size_t i =
+        (size_t)range * ((size_t)d->ranks + 1) + (size_t)dpt_deterministic_slice_of(d, rank);
     const size_t end = d->cut[i + 1];
 
     return (struct dpt_slice){
@@ -80,31 +109,59 @@ void dpt_deterministic_add(const struct dpt_deterministic_allreduce *d, int part
         dpt_tree_push(sum, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
 }
 
+/* Copies `each` numbers of all chunks of a rank, to where they lie rank by rank or back. */
+static void copy_chunks(const struct dpt_deterministic_allreduce *d, int rank, double *values,
+                        double *packed, int each, bool back)
+{
+    for (int k = 0; k < d->ranges; k++) {
+        const struct dpt_slice slice = dpt_deterministic_slice(d, rank, k);
+        const size_t n = (slice.last - slice.first) * (size_t)each;
+        double *const here = values + slice.first * (size_t)each;
+
+        memcpy(back ? here : packed, back ? packed : here, n * sizeof *here);
+        packed += n;
+    }
+}
+
+/* Of several ranges all chunks of a rank are packed. */
 enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *d,
                                                 double *values, int each, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm->world;
+    const bool packs = d->ranges > 1;
+    double *all = values;
+    int at = 0;
 
-    for (int r = 0; r < d->ranks; r++) {
-        const struct dpt_slice theirs = dpt_deterministic_slice(d, r);
-
-        d->receive.at[r] = (int)theirs.first * each;
-        d->receive.count[r] = (int)(theirs.last - theirs.first) * each;
+    if (packs) {
+        DPT_GROW(d->packed, &d->packed_room, d->chunks.n * (size_t)each, "the norms", err);
+        all = d->packed;
     }
-    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DOUBLE, values, d->receive.count,
+    for (int r = 0; r < d->ranks; r++) {
+        d->receive.count[r] = 0;
+        for (int k = 0; k < d->ranges; k++) {
+            const struct dpt_slice theirs = dpt_deterministic_slice(d, r, k);
+
+            d->receive.count[r] += (int)(theirs.last - theirs.first) * each;
+            d->receive.at[r] = packs ? at : (int)theirs.first * each;
+        }
+        at += d->receive.count[r];
+    }
+    if (packs)
+        copy_chunks(d, d->rank, values, all + d->receive.at[d->rank], each, false);
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, MPI_DOUBLE, all, d->receive.count,
                  d->receive.at, MPI_DOUBLE, dpt_mpi_comm(world));
+    for (int r = 0; r < d->ranks && packs; r++)
+        copy_chunks(d, r, values, all + d->receive.at[r], each, true);
 out:
     return status;
 }
 
-enum dpt_status dpt_deterministic_square(struct dpt_deterministic_allreduce *d, const float *sum,
-                                         struct dpt_error *err)
+void dpt_deterministic_square(struct dpt_deterministic_allreduce *d, int range, const float *sum)
 {
-    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank);
+    const struct dpt_slice own = dpt_deterministic_slice(d, d->rank, range);
     const size_t *begin = d->chunks.begin;
 
     for (size_t k = own.first; k < own.last; k++)
         d->sums_of_squares[k] = dpt_sum_of_squares(sum + begin[k], begin[k + 1] - begin[k]);
-    return dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err);
 }

@@ -54,39 +54,54 @@ static inline void define(uint64_t seed, int32_t total, size_t n, float *sum)
     memcpy(sum, all, n * sizeof *sum);
 }
 
-/* In shards: each rank has its slice of the sum, what is after the chunks, and all squares; and
+/* Whether a rank owns float i, or chunk i. */
+static inline bool owns(const struct dpt_deterministic_allreduce *d, int rank, size_t i, bool chunk)
+{
+    for (int k = 0; k < dpt_deterministic_ranges(d); k++) {
+        const struct dpt_slice own = dpt_deterministic_slice(d, rank, k);
+
+        if (chunk ? i >= own.first && i < own.last : i >= own.begin && i < own.end)
+            return true;
+    }
+    return false;
+}
+
+/* In shards: each rank has its slices of the sum, what is after the chunks, and all squares; and
  * all get what the owners make of theirs. */
 static inline void check_shards(struct dpt_deterministic_allreduce *d, size_t n, const float *want,
                                 const struct dpt_deterministic_spec *spec, struct dpt_pool *pool)
 {
     static float weights[MANY];
     static double numbers[2 * MANY];
-    const struct dpt_slice own = dpt_deterministic_slice(d, comm.world.rank);
     const size_t learned = spec->chunks.begin[spec->chunks.n];
     const float *sum = dpt_deterministic_result(d);
     struct dpt_error err;
     size_t owned = 0;
 
-    for (int r = 0; r < comm.world.size; r++) {
-        const struct dpt_slice slice = dpt_deterministic_slice(d, r);
+    for (int k = 0; k < dpt_deterministic_ranges(d); k++) {
+        const struct dpt_slice own = dpt_deterministic_slice(d, comm.world.rank, k);
 
-        assert_int_equal(slice.begin, spec->chunks.begin[slice.first]);
-        assert_int_equal(slice.end, spec->chunks.begin[slice.last]);
-        owned += slice.end - slice.begin;
+        for (int r = 0; r < comm.world.size; r++) {
+            const struct dpt_slice slice = dpt_deterministic_slice(d, r, k);
+
+            assert_int_equal(slice.begin, spec->chunks.begin[slice.first]);
+            assert_int_equal(slice.end, spec->chunks.begin[slice.last]);
+            owned += slice.end - slice.begin;
+        }
+        assert_memory_equal(dpt_deterministic_slice_sum(d, k) + own.begin, want + own.begin,
+                            (own.end - own.begin) * sizeof *sum);
     }
     assert_int_equal(owned, learned);
-    assert_memory_equal(dpt_deterministic_slice_sum(d) + own.begin, want + own.begin,
-                        (own.end - own.begin) * sizeof *sum);
     assert_memory_equal(sum + learned, want + learned, (n - learned) * sizeof *sum);
     if (spec->keeps_sum)
         assert_memory_equal(sum, want, n * sizeof *sum);
     for (size_t i = 0; i < learned; i++)
-        weights[i] = i >= own.begin && i < own.end ? 2 * want[i] : -1;
-    if (dpt_deterministic_weights(d) != NULL)
-        memcpy(dpt_deterministic_weights(d) + own.begin, weights + own.begin,
-               (own.end - own.begin) * sizeof *weights);
+        weights[i] = owns(d, comm.world.rank, i, false) ? 2 * want[i] : -1;
+    for (size_t i = 0; i < learned && dpt_deterministic_weights(d) != NULL; i++)
+        if (owns(d, comm.world.rank, i, false))
+            dpt_deterministic_weights(d)[i] = weights[i];
     for (size_t k = 0; k < 2 * spec->chunks.n; k++)
-        numbers[k] = k / 2 >= own.first && k / 2 < own.last ? (double)k : -1;
+        numbers[k] = owns(d, comm.world.rank, k / 2, true) ? (double)k : -1;
     assert_int_equal(dpt_deterministic_gather_chunks(d, numbers, 2, &err), DPT_OK);
     assert_int_equal(dpt_deterministic_share(d, weights, pool, &err), DPT_OK);
     for (size_t i = 0; i < learned; i++)

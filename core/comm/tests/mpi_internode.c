@@ -1,5 +1,6 @@
 /* ranks: 3 5 12 15 16 */
-/* What leaves a node in a sum along the tree, whatever the numbers of ranks and leaves are. */
+/* What leaves a node in a sum along the tree, and an owner when a unit is gathered, whatever the
+ * numbers of ranks and leaves are. */
 #include "core/base/rng.h"
 #include "core/comm/internal.h"
 #include "core/comm/sums/deterministic_allreduce.h"
@@ -129,9 +130,48 @@ static void a_node_sends_half_as_much_again_at_most(void **state)
     }
 }
 
+/* When a unit is summed or gathered, no owner gives more than another one: here 33 layers. */
+static void owners_give_as_much_of_each_unit(void **state)
+{
+    enum { UNITS = 33, ROWS = 192, ROW = 160 };
+    static size_t begin[UNITS * ROWS + 1], unit[UNITS + 1];
+    struct dpt_deterministic_spec spec = {.n = (size_t)UNITS * ROWS * ROW,
+                                          .buffers = 1,
+                                          .chunks = {.n = (size_t)UNITS * ROWS, .begin = begin},
+                                          .sharded = true,
+                                          .unit = unit,
+                                          .units = UNITS,
+                                          .way = DPT_DETERMINISTIC_MESSAGES,
+                                          .leaves = comm.world.size};
+    struct dpt_deterministic_allreduce *d;
+    struct dpt_error err;
+
+    (void)state;
+    for (size_t i = 0; i <= spec.chunks.n; i++)
+        begin[i] = i * ROW;
+    for (size_t k = 0; k <= UNITS; k++)
+        unit[k] = k * ROWS * ROW;
+    assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
+    for (int k = 0; k < UNITS; k++)
+        for (int r = 0; r < comm.world.size; r++) {
+            double owned = 0;
+
+            for (int range = 0; range < dpt_deterministic_ranges(d); range++) {
+                const struct dpt_slice own = dpt_deterministic_slice(d, r, range);
+                const size_t first = own.begin > unit[k] ? own.begin : unit[k],
+                             end = own.end < unit[k + 1] ? own.end : unit[k + 1];
+
+                owned += end > first ? (double)(end - first) : 0;
+            }
+            assert_true(owned * comm.world.size <= 1.2 * ROWS * ROW);
+        }
+    dpt_deterministic_close(d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(owners_give_as_much_of_each_unit),
         cmocka_unit_test(a_node_sends_half_as_much_again_at_most),
     };
 

@@ -242,7 +242,6 @@ out:
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_slice own;
 
     if (!t->data.train.present)
         return DPT_OK;
@@ -254,9 +253,12 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_tensor_parallel_open(&t->mesh.divided, t, err));
     DPT_TRY(t->reduction.type->open(t, err));
     /* Takes the pages of what this rank owns now, so that no step waits for them. */
-    own = dpt_gradient_own(t);
-    for (int k = 0; k < t->arenas.slots && t->arenas.owners > 1; k++)
-        memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
+    for (int i = 0; i < t->reduction.type->ranges(t) && t->arenas.owners > 1; i++) {
+        const struct dpt_slice own = dpt_gradient_own(t, i);
+
+        for (int k = 0; k < t->arenas.slots; k++)
+            memset(t->arenas.slot[k] + own.begin, 0, (own.end - own.begin) * sizeof(float));
+    }
 out:
     return status;
 }

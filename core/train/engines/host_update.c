@@ -20,7 +20,8 @@ struct dpt_host_update {
     size_t *left, n_left;     /* chunks of the norm whose squares are to be summed */
     const double *measured;   /* the optimizer's sums, of all parts of the layers */
     struct dpt_update update; /* the present one */
-    size_t begin, end;        /* the floats that it is of */
+    int range;                /* the floats that it is of: of a range that ranks own slices of */
+    size_t begin, end;
     void (*part)(struct dpt_host_update *u, int thread, int threads); /* what the threads do */
 };
 
@@ -97,13 +98,17 @@ out:
 static void measure_range(struct dpt_host_update *u, int thread, int threads)
 {
     struct dpt_trainer *t = u->t;
-    const struct dpt_slice own = dpt_gradient_own(t);
+    const struct dpt_gradient_reduction_type *type = t->reduction.type;
     size_t begin, end;
 
-    dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
-    dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &u->update, own.first + begin,
-                          own.first + end, t->arenas.params, t->reduction.type->slice_sum(t),
-                          t->arenas.slot, u->norms);
+    for (int k = 0; k < type->ranges(t); k++) {
+        const struct dpt_slice own = dpt_gradient_own(t, k);
+
+        dpt_part_in_units(own.last - own.first, 1, thread, threads, &begin, &end);
+        dpt_optimizer_measure(&t->job->optimizer, dpt_trainer_graph(t), &u->update,
+                              own.first + begin, own.first + end, t->arenas.params,
+                              type->slice_sum(t, k), t->arenas.slot, u->norms);
+    }
 }
 
 /* Does one of `threads` parts of the update of u's floats. In shards it goes piece by piece: each
@@ -112,7 +117,7 @@ static void update_range(struct dpt_host_update *u, int thread, int threads)
 {
     struct dpt_trainer *t = u->t;
     float *const shared = t->reduction.type->weights(t);
-    const float *gradient = t->reduction.type->slice_sum(t);
+    const float *gradient = t->reduction.type->slice_sum(t, u->range);
     size_t begin, end;
 
     dpt_thread_part(u->end - u->begin, thread, threads, &begin, &end);
@@ -128,8 +133,10 @@ static void update_range(struct dpt_host_update *u, int thread, int threads)
     dpt_nontemporal_fence();
 }
 
-static void update_floats(struct dpt_host_update *u, size_t begin, size_t end)
+/* Updates floats of a range. */
+static void update_floats(struct dpt_host_update *u, int range, size_t begin, size_t end)
 {
+    u->range = range;
     u->begin = begin;
     u->end = end;
     run_parts(u, update_range);
@@ -148,17 +155,24 @@ static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *e
     struct dpt_trainer *t = u->t;
     const struct dpt_group *node = &dpt_trainer_replicas(t)->node;
     const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
-    struct dpt_slice own = dpt_gradient_own(t);
+    const bool together = t->arenas.shared.bytes != NULL;
+    size_t begin, end;
 
-    if (t->arenas.shared.bytes != NULL) {
-        dpt_thread_part(floats, node->rank, node->size, &own.begin, &own.end);
+    if (together) {
+        dpt_thread_part(floats, node->rank, node->size, &begin, &end);
         u->update.reads_slots = true;
-        update_floats(u, 0, own.begin);
-        update_floats(u, own.end, floats);
+        update_floats(u, 0, 0, begin);
+        update_floats(u, 0, end, floats);
         u->update.reads_slots = false;
         DPT_TRY(dpt_group_barrier(node, err));
+        update_floats(u, 0, begin, end);
     }
-    update_floats(u, own.begin, own.end);
+    for (int k = 0; k < t->reduction.type->ranges(t) && !together; k++) {
+        const struct dpt_slice own = dpt_gradient_own(t, k);
+
+        if (own.begin < own.end)
+            update_floats(u, k, own.begin, own.end);
+    }
     DPT_TRY(t->reduction.type->share(t, err));
 out:
     return status;

@@ -95,7 +95,6 @@ static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t bytes = (size_t)graph->arena * sizeof(float);
-    const struct dpt_slice own = dpt_gradient_own(t);
     float *whole = dpt_reserve(bytes); /* one tensor of it is there at a time */
 
     if (whole == NULL)
@@ -103,11 +102,13 @@ static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
     for (int32_t k = 0; k < graph->n_tensors && status == DPT_OK; k++) {
         const struct dpt_tensor *tensor = &graph->tensors[k];
         const size_t at = (size_t)tensor->offset, next = at + (size_t)tensor->count;
-        size_t begin = at > own.begin ? at : own.begin, end = next < own.end ? next : own.end;
+        size_t begin = at, end = dpt_units_has_state(t) ? next : at;
 
-        if (tensor->state) {
-            begin = at;
-            end = dpt_units_has_state(t) ? next : at;
+        if (!tensor->state) {
+            const struct dpt_slice own = dpt_gradient_own(t, dpt_gradient_range_of(t, at));
+
+            begin = at > own.begin ? at : own.begin;
+            end = next < own.end ? next : own.end;
         }
         if (begin >= end)
             continue;
@@ -185,7 +186,7 @@ enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_err
 void dpt_units_release(struct dpt_trainer *t, int unit)
 {
     const size_t begin = t->stage->edge[unit], end = t->stage->edge[unit + 1];
-    const struct dpt_slice own = dpt_gradient_own(t);
+    const struct dpt_slice own = dpt_gradient_own(t, dpt_gradient_range_of(t, begin));
     float *const params = t->arenas.params;
 
     dpt_decommit(params + begin, params + (own.begin < end ? own.begin : end));

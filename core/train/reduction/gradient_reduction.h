@@ -79,16 +79,18 @@ struct dpt_gradient_reduction_type {
     /*
      * Each rank owns all parameters or, with shards (dpt_layout.owners), a slice of them.
      *
-     * slice: what a rank owns. slice_sum: the gradient's sum for what this rank owns. weights:
-     * where its updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
+     * slice: what a rank owns of a range of the floats, of which there are `ranges`, by units if
+     * several. slice_sum: the gradient's sum for what this rank owns of one. weights: where its
+     * updated parameters are to be written, too, or NULL (dpt_deterministic_weights).
      *
      * share, gather_chunks: collective. They give all ranks the owners' parameters, and `each`
      * numbers for each of the owners' chunks; if each rank owns all, they do nothing. With units
      * nothing is copied: share waits until the ranks have written everything in their shared
      * memory, including the state. Errors: RANK.
      */
-    struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank);
-    const float *(*slice_sum)(const struct dpt_trainer *t);
+    int (*ranges)(const struct dpt_trainer *t);
+    struct dpt_slice (*slice)(const struct dpt_trainer *t, int rank, int range);
+    const float *(*slice_sum)(const struct dpt_trainer *t, int range);
     float *(*weights)(const struct dpt_trainer *t);
     enum dpt_status (*share)(struct dpt_trainer *t, struct dpt_error *err);
     enum dpt_status (*gather_chunks)(struct dpt_trainer *t, double *values, int each,
@@ -107,10 +109,20 @@ struct dpt_gradient_reduction_type {
     bool in_slices; /* a rank has only the sum of what it owns, in slice_sum until the next step */
 };
 
-/* What this rank owns. */
-static inline struct dpt_slice dpt_gradient_own(const struct dpt_trainer *t)
+/* What this rank owns of a range. */
+static inline struct dpt_slice dpt_gradient_own(const struct dpt_trainer *t, int range)
 {
-    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank);
+    return t->reduction.type->slice(t, dpt_trainer_replicas(t)->world.rank, range);
+}
+
+/* The range in which a learned float is. */
+static inline int dpt_gradient_range_of(const struct dpt_trainer *t, size_t at)
+{
+    int range = 0;
+
+    while (range + 1 < t->reduction.type->ranges(t) && at >= t->stage->edge[range + 1])
+        range++;
+    return range;
 }
 
 /* Writes metric sums as words of the tail. */
@@ -123,15 +135,17 @@ static inline void dpt_tail_write(float *tail, const struct dpt_metric_sums *met
 }
 
 /* The functions of rows in which each rank owns all parameters (gradient_reduction_allreduce.c). */
-struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank);
-const float *dpt_gradient_sum(const struct dpt_trainer *t);
+int dpt_gradient_one_range(const struct dpt_trainer *t);
+struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank, int range);
+const float *dpt_gradient_sum(const struct dpt_trainer *t, int range);
 float *dpt_gradient_no_weights(const struct dpt_trainer *t);
 enum dpt_status dpt_gradient_no_share(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, int each,
                                        struct dpt_error *err);
 #define DPT_GRADIENT_OWNS_ALL                                                                      \
-    .slice = dpt_gradient_all, .slice_sum = dpt_gradient_sum, .weights = dpt_gradient_no_weights,  \
-    .share = dpt_gradient_no_share, .gather_chunks = dpt_gradient_no_gather
+    .ranges = dpt_gradient_one_range, .slice = dpt_gradient_all, .slice_sum = dpt_gradient_sum,    \
+    .weights = dpt_gradient_no_weights, .share = dpt_gradient_no_share,                            \
+    .gather_chunks = dpt_gradient_no_gather
 
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,

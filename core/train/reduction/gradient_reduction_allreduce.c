@@ -137,14 +137,21 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
 
 /* --- the functions of rows in which each rank owns all parameters ----------------------------- */
 
-struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank)
+int dpt_gradient_one_range(const struct dpt_trainer *t)
 {
-    (void)rank;
+    (void)t;
+    return 1;
+}
+
+struct dpt_slice dpt_gradient_all(const struct dpt_trainer *t, int rank, int range)
+{
+    (void)rank, (void)range;
     return (struct dpt_slice){0, (size_t)dpt_trainer_graph(t)->floats, 0, t->reduction.chunks.n};
 }
 
-const float *dpt_gradient_sum(const struct dpt_trainer *t)
+const float *dpt_gradient_sum(const struct dpt_trainer *t, int range)
 {
+    (void)range;
     return t->reduction.sum;
 }
 

@@ -354,9 +354,14 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
     return dpt_deterministic_sums_of_squares(t->reduction.state->allreduce);
 }
 
-static struct dpt_slice slice(const struct dpt_trainer *t, int rank)
+static int ranges(const struct dpt_trainer *t)
 {
-    return dpt_deterministic_slice(t->reduction.state->allreduce, rank);
+    return dpt_deterministic_ranges(t->reduction.state->allreduce);
+}
+
+static struct dpt_slice slice(const struct dpt_trainer *t, int rank, int range)
+{
+    return dpt_deterministic_slice(t->reduction.state->allreduce, rank, range);
 }
 
 /* Waits until the owners of a node have written what all read: their slices, and the state. */
@@ -365,9 +370,9 @@ static enum dpt_status await_owners(struct dpt_trainer *t, struct dpt_error *err
     return t->units.gathers ? DPT_OK : dpt_group_barrier(&dpt_trainer_replicas(t)->node, err);
 }
 
-static const float *slice_sum(const struct dpt_trainer *t)
+static const float *slice_sum(const struct dpt_trainer *t, int range)
 {
-    return dpt_deterministic_slice_sum(t->reduction.state->allreduce);
+    return dpt_deterministic_slice_sum(t->reduction.state->allreduce, range);
 }
 
 static float *weights(const struct dpt_trainer *t)
@@ -405,8 +410,9 @@ static enum dpt_status gather_chunks(struct dpt_trainer *t, double *values, int 
 
 /* The members of shards in place of DPT_GRADIENT_OWNS_ALL, with how all ranks get the owners'
  * weights. */
-#define OWNS_A_SLICE .slice = slice, .slice_sum = slice_sum, .gather_chunks = gather_chunks
-#define SHARES       .weights = weights, .share = share
+#define OWNS_A_SLICE                                                                               \
+    .ranges = ranges, .slice = slice, .slice_sum = slice_sum, .gather_chunks = gather_chunks
+#define SHARES .weights = weights, .share = share
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     OF_TREE,

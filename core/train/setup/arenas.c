@@ -39,6 +39,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t ranks = (size_t)t->comm->world.size;
+    const size_t bytes = (size_t)graph->floats * sizeof(float);
 
     t->arenas.owners = t->layout.owners;
     DPT_TRY(dpt_units_open_params(t, err));
@@ -49,6 +50,9 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         t->arenas.slot[k] = dpt_units_open_arena((size_t)graph->floats, t->arenas.owners);
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
+        if (t->arenas.owners > 1 && t->layout.node_replicas < t->layout.replicas)
+            dpt_use_pieces(t->arenas.slot[k], bytes,
+                           bytes / (size_t)(t->arenas.owners * t->stage->units));
     }
     DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
     t->arenas.parts.at = t->arenas.parts.count + ranks;

@@ -30,13 +30,15 @@ static int owners_of(const struct dpt_trainer *t, int k)
     return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : t->layout.owners;
 }
 
-float *dpt_trainer_arena(const struct dpt_trainer *t, int k)
+float *dpt_trainer_arena(const struct dpt_trainer *t, int k, int64_t at)
 {
     if (k >= 0)
         return t->arenas.slot[k];
     if (k == DPT_PARAMS)
         return t->arenas.params;
-    return owners_of(t, k) > 1 ? (float *)t->reduction.type->slice_sum(t) : t->reduction.sum;
+    if (owners_of(t, k) == 1)
+        return t->reduction.sum;
+    return (float *)t->reduction.type->slice_sum(t, dpt_gradient_range_of(t, (size_t)at));
 }
 
 bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
@@ -46,10 +48,10 @@ bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
     return t->layout.model_ranks * (here ? 1 : owners_of(t, k)) == 1;
 }
 
-struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica)
+struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica, int64_t at)
 {
     if (owners_of(t, k) > 1)
-        return t->reduction.type->slice(t, replica);
+        return t->reduction.type->slice(t, replica, dpt_gradient_range_of(t, (size_t)at));
     return (struct dpt_slice){.end = replica == 0 ? (size_t)dpt_trainer_graph(t)->floats : 0};
 }
 
@@ -73,7 +75,7 @@ static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t a
     const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
                                          (struct dpt_range){(int64_t)at, (int64_t)end});
 
-    *from = dpt_trainer_arena(t, k);
+    *from = dpt_trainer_arena(t, k, own->offset);
     if (here.last > here.first)
         *from += own->offset + (here.first - begins);
     return here;
@@ -94,7 +96,7 @@ static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at
     if (t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
         return none;
     if (!whole->state) {
-        const struct dpt_slice kept = dpt_trainer_kept(t, k, replica);
+        const struct dpt_slice kept = dpt_trainer_kept(t, k, replica, own->offset);
         const int64_t to_whole = whole->offset + own->first - own->offset;
 
         has = common(
@@ -285,7 +287,7 @@ enum dpt_status dpt_trainer_broadcast(struct dpt_trainer *t, bool slots, struct 
 
     for (int k = DPT_PARAMS; k < (slots ? t->arenas.slots : 0) && !t->layout.streams; k++)
         DPT_TRY(dpt_group_broadcast(
-            &t->comm->world, 0, dpt_trainer_arena(t, k),
+            &t->comm->world, 0, dpt_trainer_arena(t, k, 0),
             (size_t)(k == DPT_PARAMS ? graph->arena : graph->floats) * sizeof(float), err));
 out:
     return status;
@@ -323,7 +325,7 @@ enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, i
         DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, room, err));
         *x = t->comm->world.rank == 0 ? room : NULL;
     } else if (t->comm->world.rank == 0) {
-        *x = dpt_trainer_arena(t, k) + tensor->offset;
+        *x = dpt_trainer_arena(t, k, tensor->offset) + tensor->offset;
     }
 out:
     return status;

@@ -15,13 +15,14 @@
 /* The arenas beside the slots, which are numbered from 0 on. The gradient is the last sum. */
 enum { DPT_PARAMS = -1, DPT_GRADIENT = -2 };
 
-/* One of the arenas of this rank, where all floats have their places. */
-float *dpt_trainer_arena(const struct dpt_trainer *t, int k);
+/* One of the arenas of this rank, where all floats of a range (dpt_gradient_own) have their places;
+ * of the gradient, of the range that has float `at` of this rank's part of the model. */
+float *dpt_trainer_arena(const struct dpt_trainer *t, int k, int64_t at);
 /* Whether rank 0 has all of it, as of weights that a node has once; else the ranks have parts. */
 bool dpt_trainer_has_all(const struct dpt_trainer *t, int k);
-/* The learned floats of it that a replica keeps for all: in slices its own; else all of them, by
- * the first replica. */
-struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica);
+/* The learned floats of it, in the range that has float `at`, that a replica keeps for all: in
+ * slices its own; else all of them, by the first replica. */
+struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica, int64_t at);
 
 /* The state at the begin of a run, for its size. arenas: with slots counted. job_text: from
  * dpt_job_signature. All of it is borrowed. */

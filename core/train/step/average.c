@@ -20,9 +20,16 @@ static float *average_of(const struct dpt_trainer *t)
     return t->arenas.slot[t->arenas.slots - 1];
 }
 
-/* The floats of the average that this rank writes: those it owns, or its part of slots that the
- * node has once. */
-static struct dpt_slice written(const struct dpt_trainer *t)
+/* In how many ranges this rank writes floats of the average, and which of one: those that it owns,
+ * or its part of slots that the node has once. */
+static int count_ranges(const struct dpt_trainer *t)
+{
+    return t->arenas.shared.bytes == NULL && t->reduction.type != NULL
+               ? t->reduction.type->ranges(t)
+               : 1;
+}
+
+static struct dpt_slice written(const struct dpt_trainer *t, int range)
 {
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     struct dpt_slice own = {.end = (size_t)dpt_trainer_graph(t)->floats};
@@ -30,19 +37,20 @@ static struct dpt_slice written(const struct dpt_trainer *t)
     if (t->arenas.shared.bytes != NULL)
         dpt_thread_part(own.end, replicas->node.rank, replicas->node.size, &own.begin, &own.end);
     else if (t->reduction.type != NULL) /* else a device takes the steps: each rank has all */
-        own = dpt_gradient_own(t);
+        own = dpt_gradient_own(t, range);
     return own;
 }
 
 void dpt_average_begin(struct dpt_trainer *t)
 {
-    struct dpt_slice own;
-
     if (!dpt_average_is_kept(t) || t->progress.updates > 0)
         return;
-    own = written(t);
-    memcpy(average_of(t) + own.begin, t->arenas.params + own.begin,
-           (own.end - own.begin) * sizeof(float));
+    for (int k = 0; k < count_ranges(t); k++) {
+        const struct dpt_slice own = written(t, k);
+
+        memcpy(average_of(t) + own.begin, t->arenas.params + own.begin,
+               (own.end - own.begin) * sizeof(float));
+    }
 }
 
 static void exchange(float *a, float *b, size_t n)
@@ -56,12 +64,15 @@ static void exchange(float *a, float *b, size_t n)
 }
 
 /* Gives all ranks the owners' weights, as after an update. */
-static enum dpt_status share(struct dpt_trainer *t, struct dpt_slice own, struct dpt_error *err)
+static enum dpt_status share(struct dpt_trainer *t, struct dpt_error *err)
 {
     float *const shared = t->reduction.type->weights(t);
 
-    if (shared != NULL)
+    for (int k = 0; k < count_ranges(t) && shared != NULL; k++) {
+        const struct dpt_slice own = written(t, k);
+
         dpt_copy_nontemporal(shared + own.begin, t->arenas.params + own.begin, own.end - own.begin);
+    }
     dpt_nontemporal_fence();
     return t->reduction.type->share(t, err);
 }
@@ -72,21 +83,26 @@ enum dpt_status dpt_average_exchange(struct dpt_trainer *t, struct dpt_error *er
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
     const bool together = t->arenas.shared.bytes != NULL;
     const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
-    const struct dpt_slice own = written(t);
     float *const params = t->arenas.params, *const average = average_of(t);
 
     /* No rank may still read what the last update, or exchange, gave it. */
     DPT_TRY(dpt_group_barrier(&replicas->world, err));
     if (together) { /* the others' parts are only read; each writes what all have in its own */
+        const struct dpt_slice own = written(t, 0);
+
         memcpy(params, average, own.begin * sizeof *params);
         memcpy(params + own.end, average + own.end, (floats - own.end) * sizeof *params);
         DPT_TRY(dpt_group_barrier(&replicas->node, err));
     }
-    exchange(params + own.begin, average + own.begin, own.end - own.begin);
+    for (int k = 0; k < count_ranges(t); k++) {
+        const struct dpt_slice own = written(t, k);
+
+        exchange(params + own.begin, average + own.begin, own.end - own.begin);
+    }
     if (together)
         DPT_TRY(dpt_group_barrier(&replicas->node, err));
     if (t->reduction.type != NULL)
-        DPT_TRY(share(t, own, err));
+        DPT_TRY(share(t, err));
 out:
     return status;
 }

@@ -182,10 +182,11 @@ static void note(void *arg, int thread, int32_t micro_batch, const struct dpt_ba
 /* Whether what this rank has of a tensor in the step's sum is finite. */
 static bool is_finite_here(const struct dpt_trainer *t, const struct dpt_tensor *tensor)
 {
-    const float *sum = tensor->state ? t->reduction.sum : t->reduction.type->slice_sum(t);
-    const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
-    const struct dpt_slice own = tensor->state ? all : dpt_gradient_own(t);
     const size_t at = (size_t)tensor->offset, end = at + (size_t)tensor->count;
+    const int range = tensor->state ? 0 : dpt_gradient_range_of(t, at);
+    const float *sum = tensor->state ? t->reduction.sum : t->reduction.type->slice_sum(t, range);
+    const struct dpt_slice all = {.end = (size_t)dpt_trainer_graph(t)->arena};
+    const struct dpt_slice own = tensor->state ? all : dpt_gradient_own(t, range);
     const size_t begin = at > own.begin ? at : own.begin, last = end < own.end ? end : own.end;
 
     return dpt_is_finite(sum + begin, (int64_t)last - (int64_t)begin);

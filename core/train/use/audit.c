@@ -23,43 +23,27 @@ int32_t dpt_audit_hashes(const struct dpt_trainer *t)
     return ARENAS * (t->model.graph.n_tensors + 1);
 }
 
-/* One of the two arenas, and the learned floats that this rank hashes; the first of the replicas
- * hashes the state. */
-struct source {
-    const float *learned, *state;
-    size_t begin, end; /* of the learned floats */
-    bool has_state;
-};
-
-static struct source source_of(const struct dpt_trainer *t, int k)
-{
-    const int replica = dpt_trainer_replicas(t)->world.rank;
-    const struct dpt_slice kept = dpt_trainer_kept(t, arenas[k], replica);
-
-    return (struct source){.learned = dpt_trainer_arena(t, arenas[k]),
-                           .state = k == WEIGHTS ? t->arenas.params : t->reduction.sum,
-                           .begin = kept.begin,
-                           .end = kept.end,
-                           .has_state = replica == 0};
-}
-
-/* Hashes what this rank has of a tensor, with the zeros after it: as a part of the whole arena, and
- * as a part of the tensor. */
-static void hash_tensor(const struct dpt_trainer *t, int32_t number, const struct source *source,
-                        uint64_t *of_arena, uint64_t *of_tensor)
+/* Hashes what this rank has of a tensor of an arena, with the zeros after it: as a part of the
+ * whole arena, and as a part of the tensor. The first of the replicas hashes the state. */
+static void hash_tensor(const struct dpt_trainer *t, int k, int32_t number, uint64_t *of_arena,
+                        uint64_t *of_tensor)
 {
     static const float zeros[DPT_TENSOR_ALIGN];
     const struct dpt_tensor *whole = &t->model.graph.tensors[number],
                             *own = &dpt_trainer_graph(t)->tensors[number];
     const size_t at = (size_t)own->offset, last = (size_t)(whole->offset + whole->count);
-    const float *x = own->state ? source->state : source->learned;
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const float *x = k == WEIGHTS ? t->arenas.params : t->reduction.sum;
     size_t begin = at, end = at + (size_t)own->count, first;
 
-    if (own->state && !source->has_state)
+    if (own->state && replica > 0)
         return;
     if (!own->state) {
-        begin = begin > source->begin ? begin : source->begin;
-        end = end < source->end ? end : source->end;
+        const struct dpt_slice kept = dpt_trainer_kept(t, arenas[k], replica, own->offset);
+
+        x = dpt_trainer_arena(t, arenas[k], own->offset);
+        begin = begin > kept.begin ? begin : kept.begin;
+        end = end < kept.end ? end : kept.end;
     }
     if (begin >= end)
         return;
@@ -74,14 +58,13 @@ enum dpt_status dpt_audit_take(const struct dpt_trainer *t, int64_t *hashes, str
 {
     memset(hashes, 0, (size_t)dpt_audit_hashes(t) * sizeof *hashes);
     for (int k = 0; k < ARENAS; k++) {
-        const struct source source = source_of(t, k);
         uint64_t arena = 0;
 
         for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
             uint64_t own = 0;
 
             if (dpt_mesh_tells(t, i))
-                hash_tensor(t, i, &source, &arena, &own);
+                hash_tensor(t, k, i, &arena, &own);
             hashes[ARENAS * (i + 1) + k] = (int64_t)own;
         }
         hashes[k] = (int64_t)arena;

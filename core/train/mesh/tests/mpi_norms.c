@@ -10,7 +10,7 @@
 /* The hash of a slot, each part of which has one owner. */
 static uint64_t hash_shards(const struct dpt_trainer *t)
 {
-    const struct dpt_slice own = t->reduction.type->slice(t, comm.world.rank);
+    const struct dpt_slice own = t->reduction.type->slice(t, comm.world.rank, 0);
     int64_t mine = (int64_t)dpt_hash_floats(t->arenas.slot[0] + own.begin, own.end - own.begin,
                                             (uint64_t)t->model.graph.floats + own.begin);
     struct dpt_error err;
