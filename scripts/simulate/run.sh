@@ -11,6 +11,7 @@
 #                    it takes minutes to measure)
 #   --per-node N     ranks that share a node and its link (1)
 #   --speed X        ranks compute X times as fast as one core of this machine (1)
+#   --at-once N      micro-batches that a rank computes at once under reproducible, as several threads do (1)
 #   --times FILE     the computing times; measured with dptrain and written there where it does not exist
 #                    (DIR/times.json); those of the README's tables are in scripts/simulate/times.json
 #   --build DIR      folder for all that is made (build/simulate)

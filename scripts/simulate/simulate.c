@@ -6,7 +6,7 @@
  * is not done but waited for (smpi_execute), for times that were measured; so the gradients hold
  * nothing, and lie in memory that all ranks share. The linker puts a few calls of those sources
  * here (--wrap): the start of MPI and of the watchdog, whose thread SimGrid cannot run; the
- * allocation of large buffers; the adding of two blocks of the tree, which takes simulated time;
+ * allocation of large buffers; the adding of blocks of the tree, which takes simulated time;
  * and MPI_Allreduce, which gets an operation that takes simulated time, too. With --check the
  * memory is each rank's own, the adding is real, and the sums are compared with their closed form.
  */
@@ -28,6 +28,7 @@ enum { LARGE = 64 * 1024 };
 /* What the command line says; SimGrid gives each rank globals of its own. */
 static struct {
     long long floats, global, micro, steps;
+    long long at_once; /* micro-batches that a rank computes at once under `reproducible` */
     long long stages, edge; /* of a pipeline, all alike; floats of a micro-batch between two */
     double micro_seconds, step_seconds; /* of computing: a micro-batch; once a step */
     double add_seconds;                 /* a float added to another */
@@ -37,6 +38,7 @@ static struct {
           .global = 64,
           .micro = 1,
           .steps = 3,
+          .at_once = 1,
           .stages = 1,
           .edge = 1,
           .way = "allreduce"};
@@ -48,6 +50,7 @@ struct dpt_watch;
 void *__real_dpt_alloc(size_t bytes);
 void __real_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                           float **released, int *n_released);
+void __real_dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
 int __real_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
                          MPI_Comm comm);
 
@@ -92,6 +95,13 @@ void __wrap_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *
     /* One block came, and each that merged took one away. */
     if (n > 0 && before + 1 > tree->n)
         smpi_execute((before + 1 - tree->n) * (double)n * spec.add_seconds);
+}
+
+void __wrap_dpt_tree_add(float *restrict to, const float *restrict from, size_t n)
+{
+    if (spec.check)
+        __real_dpt_tree_add(to, from, n);
+    smpi_execute((double)n * spec.add_seconds);
 }
 
 /* What waits for a message asks again and again whether it has come; here it just waits. */
@@ -164,17 +174,40 @@ static enum dpt_status check_sum(const struct dpt_trainer *t, int64_t step, stru
     return DPT_OK;
 }
 
-/* A micro-batch's gradient, which is computed in so many seconds. */
-static void go_back(struct dpt_trainer *t, int32_t micro_batch, double seconds)
+/* Whether the rank computes the gradient of this micro-batch together with the next one's. */
+static bool goes_on(const struct dpt_trainer *t, const struct dpt_step_view *view,
+                    int32_t micro_batch, int32_t *first)
 {
-    const struct dpt_metric_sums metric_sums = {0};
-    bool add;
-    float *gradient = t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add);
+    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, view->step);
+    int32_t n;
 
-    for (int64_t k = 0; spec.check && k < dpt_trainer_graph(t)->floats; k++)
-        gradient[k] = (add ? gradient[k] : 0) + leaf(micro_batch, k);
+    for (*first = view->first;; *first += n) {
+        n = dpt_share_at_once(t->layout.at_once, all, *first, view->last);
+        if (*first + n > micro_batch)
+            return *first + n > micro_batch + 1;
+    }
+}
+
+/* A micro-batch's gradient, which is computed in so many seconds. */
+static void go_back(struct dpt_trainer *t, const struct dpt_step_view *view, int32_t micro_batch,
+                    double seconds)
+{
+    const struct dpt_metric_sums metric_sums[DPT_MOST_AT_ONCE] = {{0}};
+    int32_t first;
+    float *gradient;
+    bool add;
+
     smpi_execute(seconds);
-    t->reduction.type->done(t, 0, micro_batch, 1, gradient, dpt_gradient_whole(t), &metric_sums);
+    if (goes_on(t, view, micro_batch, &first))
+        return;
+    gradient = t->reduction.type->target(t, 0, dpt_gradient_whole(t), &add);
+    for (int64_t k = 0; spec.check && k < dpt_trainer_graph(t)->floats; k++) {
+        gradient[k] = add ? gradient[k] : 0;
+        for (int32_t i = first; i <= micro_batch; i++)
+            gradient[k] += leaf(i, k);
+    }
+    t->reduction.type->done(t, 0, first, micro_batch + 1 - first, gradient, dpt_gradient_whole(t),
+                            metric_sums);
 }
 
 /* Of a stage's seconds for a micro-batch: forward one part, back two, for data and weights. */
@@ -207,7 +240,7 @@ static enum dpt_status pass_stage(struct dpt_trainer *t, const struct dpt_step_v
             DPT_TRY(dpt_group_receive(world, world->rank + (action.back ? away : -away), value,
                                       bytes, err));
         if (action.back)
-            go_back(t, view->first + action.micro_batch, (1 - forward_part) * seconds);
+            go_back(t, view, view->first + action.micro_batch, (1 - forward_part) * seconds);
         else
             smpi_execute(forward_part * seconds);
         if (gives)
@@ -264,7 +297,7 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
                                        .threads = 1,
                                        .gradient_workers = 1,
                                        .micro = (int32_t)spec.micro,
-                                       .at_once = 1},
+                                       .at_once = (int32_t)spec.at_once},
                             .team = {.workers = &worker}};
     double start = 0;
 
@@ -318,6 +351,7 @@ static bool read_word(const char *word)
         {"global", &spec.global, NULL},
         {"micro", &spec.micro, NULL},
         {"steps", &spec.steps, NULL},
+        {"at_once", &spec.at_once, NULL},
         {"stages", &spec.stages, NULL},
         {"edge", &spec.edge, NULL},
         {"micro_seconds", NULL, &spec.micro_seconds},

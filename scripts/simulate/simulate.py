@@ -15,7 +15,7 @@ WAYS = ("allreduce", "reproducible")
 
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
-           "dpt_tree_push")
+           "dpt_tree_push", "dpt_tree_add")
 SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/comm/sums/*.c", "core/comm/watch/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
            "core/train/layout/shares.c", "core/train/layout/planners.c")
 
@@ -189,9 +189,9 @@ def check(build):
     """Sums of whole numbers are exact: each element on each rank must be right, for even and uneven partitions."""
     for per_node, ranks in ((1, 2), (1, 5), (1, 16), (4, 16)):
         for way in WAYS:
-            for floats, total in ((5, 16), (1001, 16 * 3 + 5), (150001, 37)):
+            for floats, total, at_once in ((5, 16, 1), (1001, 16 * 3 + 5, 4), (150001, 37, 1)):
                 simulate(build, ranks, per_node, 10, ["check", f"way={way}", f"floats={floats}", f"global={total}",
-                                                      "micro=1", "steps=2"])
+                                                      f"at_once={at_once if way == 'reproducible' else 1}", "micro=1", "steps=2"])
     for ranks, stages, total in ((4, 2, 16), (6, 3, 17), (8, 2, 37), (4, 4, 5)):
         simulate(build, ranks, 2, 10, ["check", "way=reproducible", "floats=1001", f"global={total}", "micro=1", "steps=2",
                                        f"stages={stages}", "edge=100"])
@@ -209,7 +209,7 @@ def point(args, times, name, total, ranks, gigabits, way, stages=1):
     return simulate(args.build, ranks, args.per_node, gigabits, [
         f"stages={stages}", f"edge={model.get('edge', 1) * model['micro']}", f"way={way}", f"floats={cost['parameters']}", f"global={total}", f"micro={model['micro']}", "steps=1",
         f"micro_seconds={seconds['micro_batch']:.9g}", f"step_seconds={seconds['step']:.9g}",
-        f"add_seconds={cost['add']:.9g}"]), busy
+        f"add_seconds={cost['add']:.9g}", f"at_once={args.at_once if way == 'reproducible' else 1}"]), busy
 
 
 # --- tables -------------------------------------------------------------------------------------------------------------
@@ -341,6 +341,7 @@ def main():
     parser.add_argument("--models", type=str.split, default=["mlp", "cnn", "deep"])
     parser.add_argument("--per-node", type=int, default=1)
     parser.add_argument("--speed", type=float, default=1)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--times")
     parser.add_argument("--build", default="build/simulate")
     parser.add_argument("--write", action="store_true")
