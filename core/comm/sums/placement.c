@@ -2,6 +2,9 @@
 
 #include "core/base/memory.h"
 
+/* Hosts up to which prices are tried: a tenth of a second, and more than a second of 4 096. */
+enum { PRICED = 1024 };
+
 /* The cost of what cannot be; two of them can be added. */
 static const int64_t NEVER = INT64_MAX / 4;
 
@@ -273,11 +276,8 @@ static int64_t try_prices(struct dpt_placement *p, bool priced)
 
 void dpt_placement_begin(struct dpt_placement *p, bool at_owner)
 {
-    int64_t priced;
-
     p->at_owner = at_owner;
-    priced = try_prices(p, true);
-    p->priced = priced < try_prices(p, false);
+    p->priced = p->hosts <= PRICED && try_prices(p, true) < try_prices(p, false);
     for (int h = 0; h < p->hosts; h++)
         p->sent[h] = p->received[h] = 0;
 }
