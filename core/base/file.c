@@ -102,6 +102,7 @@ static const struct {
     [DPT_FILE_READ] = {O_RDONLY, "r"},
     [DPT_FILE_APPEND] = {O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, "a"},
     [DPT_FILE_UPDATE] = {O_RDWR | O_CREAT | O_NOFOLLOW, NULL},
+    [DPT_FILE_EXISTING] = {O_RDWR | O_NOFOLLOW, NULL},
 };
 
 /* What stands where a regular file is wanted; NULL: one does. */

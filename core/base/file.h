@@ -21,8 +21,9 @@
  */
 enum dpt_file_mode {
     DPT_FILE_READ,
-    DPT_FILE_APPEND, /* written at its end; created if it is missing */
-    DPT_FILE_UPDATE, /* read and written; created where it is missing */
+    DPT_FILE_APPEND,   /* written at its end; created if it is missing */
+    DPT_FILE_UPDATE,   /* read and written; created where it is missing */
+    DPT_FILE_EXISTING, /* read and written */
 };
 
 /* Errors: `wrong`, naming the file and what is there instead. */

@@ -45,10 +45,21 @@
 #include "core/backend/loss_scale.h"
 #include "core/base/log.h"
 #include "core/state/lock.h"
+#include "core/state/shared_file.h"
 #include "data/sets/targets.h"
 
 enum { DPT_CHECKPOINT_FORMAT = 4, DPT_CHECKPOINT_TRAILER = 44 };
 enum { DPT_CHECKPOINT_PIECE = 1 << 18 }; /* floats that a state that streams is asked for at once */
+
+/* Floats of a tensor that follow each other. */
+struct dpt_stretch {
+    int32_t arena; /* -1: the parameters, 0 and up: a slot */
+    int32_t tensor;
+    int64_t at, n;      /* from the tensor's first float on */
+    int64_t not_finite; /* of what was read: the tensor's first such float of them; -1: none */
+    uint32_t crc;       /* of their bytes */
+    bool is_nan;        /* that float; else it is infinite */
+};
 
 /* The slot that is a moving average of the weights. */
 #define DPT_CHECKPOINT_AVERAGE "ema"
@@ -89,18 +100,42 @@ struct dpt_state {
     float *slot[DPT_MAX_SLOTS]; /* arenas */
     const char *const *slot_names;
     struct dpt_target_scale *targets; /* read with the parameters; NULL: not wanted */
-    /* NULL: this rank has whole slots. Otherwise collective: to[0 .. n) gets the floats at `at` of
-     * slot k from the rank that owns them. A save calls it tensor by tensor, slot by slot. */
-    enum dpt_status (*gather)(const void *owners, int k, size_t at, size_t n, float *to,
-                              struct dpt_error *err);
-    bool gathers_params; /* also of the parameters: k is -1 */
-    bool streams; /* no rank has room for a file: tensors are asked for piece by piece, and written
-                     at once (checkpoint_image.h) */
-    /* NULL, or collective: takes what was read of a tensor, n floats at `at` of slot k, or of the
-     * parameters (-1), to its owners; its memory may then be given back. */
-    enum dpt_status (*give)(const void *owners, int k, size_t at, size_t n, float *from,
+    /*
+     * NULL: this rank has whole slots. Otherwise what rank 0 has all ranks do that have parts of
+     * them, while the others wait for that (core/train/setup/state.h).
+     *
+     * gather: calls take(arg, i, x, err) on rank 0 with each of n stretches, of at most
+     * DPT_CHECKPOINT_PIECE floats, in turn. room: for so many. Errors: RANK, those of take.
+     *
+     * write: each rank writes its floats of every data set, as far as they fill blocks of the file.
+     * file: with path and maker; fd: the new file. offset: [1 + slots][tensors], the parameters in
+     * front: where in the file a tensor's floats begin; -1: leave them. *done: out, what was
+     * written, in the order of arena, tensor and place, valid until the next call; nothing if a
+     * rank does not see the file. Errors: IO, RANK.
+     *
+     * read: the other way round, of the file that was verified: each rank reads all that it keeps
+     * of the tensors with an offset. sets: numbers in `offset`, which may end before the slots.
+     * *done: what was read, each float of these tensors once.
+     *
+     * give: takes what was read of a tensor, n floats at `at` of slot k, or of the parameters (-1),
+     * to its owners; its memory may then be given back.
+     */
+    enum dpt_status (*gather)(void *owners, const struct dpt_stretch *wanted, size_t n, float *room,
+                              enum dpt_status (*take)(void *arg, size_t i, const float *x,
+                                                      struct dpt_error *err),
+                              void *arg, struct dpt_error *err);
+    enum dpt_status (*write)(void *owners, struct dpt_shared_file *file, int fd,
+                             const int64_t *offset, const struct dpt_stretch **done, size_t *n,
+                             struct dpt_error *err);
+    enum dpt_status (*read)(void *owners, const int64_t *offset, size_t sets,
+                            const struct dpt_stretch **done, size_t *n, struct dpt_error *err);
+    enum dpt_status (*give)(void *owners, int k, size_t at, size_t n, float *from,
                             struct dpt_error *err);
-    const void *owners;
+    void *owners;
+    const bool *seen;    /* whether all ranks see the file that was verified */
+    bool gathers_params; /* of the parameters, too, rank 0 has only a part */
+    bool streams; /* no rank has room for a file: what rank 0 writes it asks for piece by piece, and
+                     writes at once (checkpoint_image.h) */
     struct dpt_progress progress;
     int64_t seed;
     bool scaled; /* its gradients are half floats */
@@ -163,6 +198,14 @@ bool dpt_checkpoint_is_name(const char *name);
 /* Verifies the checksum of a whole file. Errors: BAD_DATA (damaged, cut short, no checkpoint of
  * dptrain), IO. */
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
+/* Does so with the checksum that `take` makes of the first `size` bytes of an open file, which ends
+ * with its mark. Errors: as above, those of `take`. */
+enum dpt_status dpt_checkpoint_verify_by(const char *path,
+                                         enum dpt_status (*take)(void *arg, int fd,
+                                                                 const struct dpt_shared_file *file,
+                                                                 int64_t size, uint32_t *crc,
+                                                                 struct dpt_error *err),
+                                         void *arg, struct dpt_error *err);
 
 /* The parts of a checkpoint to load. ANY: numbers that are not finite are accepted; they are
  * refused otherwise. AVERAGE: the weights' moving average instead, if the file has one. */

@@ -6,7 +6,8 @@
  * it (dpt_image_take) is all that training waits for, and takes the checksums in the same pass;
  * writing it costs next to no CPU time, since the bytes go from here to the device without a
  * copy in the system's cache, if the file system can do that. A state that streams has no
- * image: filling it writes the file, all but HDF5's metadata. An image belongs to one thread at
+ * image: filling it writes the file, all but HDF5's metadata; each rank writes its own part where
+ * it sees the file (shared_file.h), and rank 0 what that leaves. An image belongs to one thread at
  * a time. The rest is private to checkpoint_*.c.
  */
 #ifndef DPT_STATE_CHECKPOINT_IMAGE_H
@@ -41,7 +42,8 @@ enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct
 /* One data set of the file, and where its bytes come from. */
 struct dpt_item {
     char name[DPT_NAME * 2];
-    int arena;    /* -1: the parameters, 0 and up: a slot; not for text */
+    int arena; /* -1: the parameters, 0 and up: a slot; not for text */
+    int32_t tensor;
     size_t start; /* in its arena, in floats */
     size_t size;  /* bytes */
     uint32_t crc;
@@ -51,6 +53,49 @@ struct dpt_item {
     int64_t dims[4];
     uint64_t offset; /* in the file, once the metadata is made */
 };
+
+/* A part of a data set that is copied, or written, at once. */
+struct dpt_chunk {
+    int item;
+    size_t start, size; /* bytes */
+    uint64_t to;        /* in the file */
+    uint32_t crc;
+    bool written; /* by one of the ranks, of itself */
+};
+
+/* Bytes: what writing past the cache wants addresses, offsets and sizes to divide; and the images
+ * up to which their memory is held between two saves. */
+enum { DPT_IMAGE_PAGE = 4096, DPT_IMAGE_HELD = 16 << 20 };
+
+struct dpt_image {
+    struct dpt_state state; /* as it was taken, without its arenas */
+    struct dpt_item *items; /* as HDF5 is told of them: in another order it lays out another file */
+    int n;
+    int *order;               /* the items' numbers, by their offsets */
+    struct dpt_chunk *chunks; /* of all items, in their order */
+    int n_chunks;
+    size_t chunk_room; /* of dpt_grow */
+    unsigned char *bytes;
+    size_t room;   /* of them; where the state streams, of a chunk */
+    uint64_t size; /* without the last line */
+    int fd;        /* of what is being written; -1: nothing */
+    char temporary[PATH_MAX];
+};
+
+/* checkpoint_layout.c. cut: lists the chunks; done: what was written of them already, in the order
+ * of arena, tensor and place. Errors: RANK. open_file: makes the file under its temporary name.
+ * Errors: IO. drop_file: leaves nothing of a file that did not get its name. source: where the
+ * bytes of a chunk are on this rank. */
+enum dpt_status dpt_image_cut(struct dpt_image *image, const struct dpt_stretch *done, size_t n,
+                              struct dpt_error *err);
+enum dpt_status dpt_image_open_file(struct dpt_image *image, const char *path,
+                                    struct dpt_error *err);
+void dpt_image_drop_file(struct dpt_image *image);
+const void *dpt_image_source(const struct dpt_image *image, const struct dpt_chunk *chunk);
+
+/* checkpoint_stream.c. Writes the file of a state that streams, but for HDF5's metadata. Errors:
+ * IO, RANK, those of the state's functions; nothing is left then. */
+enum dpt_status dpt_image_stream(struct dpt_image *image, const char *path, struct dpt_error *err);
 
 /*
  * Makes HDF5's metadata: all of the file but the bytes of its data sets, which are holes. HDF5

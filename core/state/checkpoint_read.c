@@ -3,93 +3,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/base/memory.h"
 #include "core/base/str.h"
 #include "core/state/checkpoint.h"
 #include "data/shards/h5.h"
 
-enum { PIECE = 1 << 20 };
-
 /* More steps than a run may have (train.steps), and no sum of two counters overflows. */
 static const int64_t COUNT_MOST = (int64_t)1 << 60;
 
-/* The last line of a file of `size` bytes; false where it is not the one that a checkpoint ends
- * with. */
-static bool read_trailer(int fd, long long size, uint32_t *crc)
-{
-    char line[DPT_CHECKPOINT_TRAILER + 1] = "", want[DPT_CHECKPOINT_TRAILER + 1];
-
-    if (size <= DPT_CHECKPOINT_TRAILER ||
-        dpt_pread_all(fd, line, DPT_CHECKPOINT_TRAILER, size - DPT_CHECKPOINT_TRAILER) != 0 ||
-        sscanf(line, "dptrain crc32 %8" SCNx32, crc) != 1)
-        return false;
-    /* Byte for byte, so that damage to the line itself shows as well. */
-    snprintf(want, sizeof want, "dptrain crc32 %08x %020llu\n", *crc,
-             (unsigned long long)(size - DPT_CHECKPOINT_TRAILER));
-    return memcmp(line, want, DPT_CHECKPOINT_TRAILER) == 0;
-}
-
-static enum dpt_status check_bytes(int fd, const char *path, long long size, uint32_t want,
-                                   struct dpt_error *err)
+/* Finds a tensor's data set, which has its shape. name: out, [2 DPT_NAME]. */
+static enum dpt_status find_tensor(hid_t file, const char *path, const char *folder,
+                                   const struct dpt_tensor *tensor, char *name,
+                                   struct dpt_h5_info *info, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    unsigned char *bytes = malloc(PIECE);
-    uint32_t crc = 0;
-
-    if (bytes == NULL)
-        return dpt_fail_memory(err, "reading a checkpoint", PIECE);
-    for (long long at = 0; at < size; at += PIECE) {
-        const size_t n = size - at < PIECE ? (size_t)(size - at) : PIECE;
-
-        if (dpt_pread_all(fd, bytes, n, at) != 0)
-            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-        crc = dpt_crc32(crc, bytes, n);
-    }
-    if (crc != want)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s is damaged: its checksum is %08x, its last line says %08x", path, crc,
-                         want));
-out:
-    free(bytes);
-    return status;
-}
-
-enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct stat info;
-    uint32_t crc;
-    int fd;
-
-    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &fd, err));
-    if (fstat(fd, &info) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
-    if (!read_trailer(fd, info.st_size, &crc))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is no checkpoint of dptrain, or is damaged or cut short", path));
-    DPT_TRY(check_bytes(fd, path, info.st_size - DPT_CHECKPOINT_TRAILER, crc, err));
-out:
-    if (fd >= 0)
-        close(fd);
-    return status;
-}
-
-static enum dpt_status read_tensor(hid_t file, const char *path, const char *folder,
-                                   const struct dpt_tensor *tensor, float *arena, bool any,
-                                   struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    char name[DPT_NAME * 2], there[DPT_DIMS_TEXT], here[DPT_DIMS_TEXT];
-    struct dpt_h5_info info;
-    float *to = arena + tensor->offset;
-    hid_t set = -1;
+    char there[DPT_DIMS_TEXT], here[DPT_DIMS_TEXT];
     bool exists;
 
-    snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
+    snprintf(name, DPT_NAME * 2, "%s/%s", folder, tensor->name);
     DPT_TRY(dpt_h5_exists(file, path, folder, &exists, err));
     if (!exists)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
@@ -97,26 +31,50 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     if (!exists)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
                          path, name));
-    DPT_TRY(dpt_h5_info(file, path, name, &info, err));
-    if (info.type != DPT_H5_F32 || info.n_dims != tensor->n_dims ||
-        memcmp(info.dims, tensor->dims, (size_t)info.n_dims * sizeof *info.dims) != 0)
+    DPT_TRY(dpt_h5_info(file, path, name, info, err));
+    if (info->type != DPT_H5_F32 || info->n_dims != tensor->n_dims ||
+        memcmp(info->dims, tensor->dims, (size_t)info->n_dims * sizeof *info->dims) != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is %s there and %s in this job's model", path,
-                         name, dpt_dims_text(info.n_dims, info.dims, there),
+                         name, dpt_dims_text(info->n_dims, info->dims, there),
                          dpt_dims_text(tensor->n_dims, tensor->dims, here)));
-    set = H5Dopen2(file, name, H5P_DEFAULT);
+out:
+    return status;
+}
+
+/* Checks what was read of a data set against its checksum. not_finite: the first such float of it,
+ * -1: none or any is accepted. */
+static enum dpt_status check_tensor(const char *path, const char *name, bool matches,
+                                    int64_t not_finite, bool is_nan, struct dpt_error *err)
+{
+    if (!matches)
+        return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
+                        name);
+    if (not_finite >= 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: number %lld of /%s is %s: the run had diverged when it was "
+                        "saved; --allow-nan loads it anyway",
+                        path, (long long)not_finite, name + (*name == '/'),
+                        is_nan ? "NaN" : "infinite");
+    return DPT_OK;
+}
+
+/* Reads all of a data set that was found. */
+static enum dpt_status read_floats(hid_t file, const char *path, const char *name,
+                                   const struct dpt_h5_info *info, float *to, int64_t n, bool any,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const hid_t set = H5Dopen2(file, name, H5P_DEFAULT);
+    int64_t bad = 0;
+
     if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
     dpt_file_moved();
-    if (!info.has_crc || dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
-                         name));
-    for (int64_t i = 0; !any && i < tensor->count; i++)
-        if (!isfinite(to[i]))
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: number %lld of /%s is %s: the run had diverged when it was "
-                             "saved; --allow-nan loads it anyway",
-                             path, (long long)i, name + (*name == '/'),
-                             isnan(to[i]) ? "NaN" : "infinite"));
+    while (bad < n && (any || isfinite(to[bad])))
+        bad++;
+    DPT_TRY(check_tensor(path, name,
+                         info->has_crc && dpt_crc32(0, to, (size_t)n * sizeof *to) == info->crc,
+                         bad < n ? bad : -1, bad < n && isnan(to[bad]), err));
 out:
     if (set >= 0)
         H5Dclose(set);
@@ -269,11 +227,88 @@ out:
     return status;
 }
 
+/* The arenas that are being read; tables are [1 + slots][tensors]. */
+struct arenas {
+    struct dpt_state *s;
+    hid_t file;
+    const char *path;
+    char folder[1 + DPT_MAX_SLOTS][DPT_NAME];
+    bool any;
+    int64_t *offset; /* of what the ranks read themselves; -1: others */
+    uint32_t *crc;   /* of that, as the file has it */
+};
+
+static const char *folder_of(const struct arenas *a, int k, const struct dpt_tensor *tensor)
+{
+    return tensor->state ? "/state" : a->folder[k + 1];
+}
+
+/* Reads a tensor, or leaves it to the ranks that keep it, where all see the file and its numbers
+ * lie there as they are in memory. */
+static enum dpt_status read_tensor(const struct arenas *a, int k, int32_t i, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_state *s = a->s;
+    const struct dpt_tensor *tensor = &s->graph->tensors[i];
+    const size_t at = (size_t)(k + 1) * (size_t)s->graph->n_tensors + (size_t)i;
+    char name[DPT_NAME * 2];
+    struct dpt_h5_info info;
+    float *to;
+
+    DPT_TRY(find_tensor(a->file, a->path, folder_of(a, k, tensor), tensor, name, &info, err));
+    if (s->seen != NULL && *s->seen && info.contiguous && info.has_crc) {
+        a->offset[at] = info.offset;
+        a->crc[at] = info.crc;
+        goto out;
+    }
+    to = (k < 0 ? s->params : s->slot[k]) + tensor->offset;
+    DPT_TRY(read_floats(a->file, a->path, name, &info, to, tensor->count, a->any, err));
+    if (s->give != NULL)
+        DPT_TRY(s->give(s->owners, k, (size_t)tensor->offset, (size_t)tensor->count, to, err));
+out:
+    return status;
+}
+
+/* Has all ranks read what was left to them, and checks each tensor as a whole. */
+static enum dpt_status read_by_owners(const struct arenas *a, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_graph *graph = a->s->graph;
+    const size_t tensors = (size_t)graph->n_tensors, sets = tensors * (size_t)(1 + a->s->slots);
+    const struct dpt_stretch *done, *end;
+    size_t n;
+
+    DPT_TRY(a->s->read(a->s->owners, a->offset, sets, &done, &n, err));
+    end = done + n;
+    for (size_t i = 0; i < sets; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i % tensors];
+        const int k = (int)(i / tensors) - 1;
+        const struct dpt_stretch *bad = NULL;
+        char name[DPT_NAME * 2];
+        uint32_t crc = 0;
+
+        for (; done < end && done->arena == k && done->tensor == (int32_t)(i % tensors); done++) {
+            crc = dpt_crc32_join(crc, done->crc, (uint64_t)done->n * sizeof(float));
+            if (bad == NULL && done->not_finite >= 0 && !a->any)
+                bad = done;
+        }
+        snprintf(name, sizeof name, "%s/%s", folder_of(a, k, tensor), tensor->name);
+        if (a->offset[i] >= 0)
+            DPT_TRY(check_tensor(a->path, name, crc == a->crc[i],
+                                 bad != NULL ? bad->not_finite : -1, bad != NULL && bad->is_nan,
+                                 err));
+    }
+out:
+    return status;
+}
+
 static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *path,
                                    unsigned parts, struct dpt_error *err)
 {
     static const char average[] = "/optimizer/" DPT_CHECKPOINT_AVERAGE;
     enum dpt_status status = DPT_OK;
+    struct arenas a = {.s = s, .file = file, .path = path, .any = (parts & DPT_LOAD_ANY) != 0};
+    size_t sets;
 
     s->averaged = false;
     if ((parts & DPT_LOAD_AVERAGE) != 0)
@@ -282,28 +317,27 @@ static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: holds no moving average of the weights: its job had no train.ema",
                          path));
+    if ((parts & (DPT_LOAD_PARAMS | DPT_LOAD_SLOTS)) == 0)
+        return DPT_OK;
+    sets = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots);
+    DPT_TRY(DPT_ALLOCATE(a.offset, sets, "a checkpoint's list of contents", err));
+    DPT_TRY(DPT_ALLOCATE(a.crc, sets, "a checkpoint's list of contents", err));
+    memset(a.offset, -1, sets * sizeof *a.offset);
+    snprintf(a.folder[0], sizeof a.folder[0], "%s", s->averaged ? average : "/params");
     for (int k = -1; k < s->slots; k++) {
-        char folder[DPT_NAME] = "/params";
-
-        if (k < 0 && s->averaged)
-            snprintf(folder, sizeof folder, "%s", average);
-        else if (k >= 0)
-            snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
+        if (k >= 0)
+            snprintf(a.folder[k + 1], sizeof a.folder[0], "/optimizer/%s", s->slot_names[k]);
         if ((parts & (k < 0 ? DPT_LOAD_PARAMS : DPT_LOAD_SLOTS)) == 0)
             continue;
-        for (int32_t i = 0; i < s->graph->n_tensors; i++) {
-            const struct dpt_tensor *tensor = &s->graph->tensors[i];
-
-            if (k < 0 || !tensor->state)
-                DPT_TRY(read_tensor(file, path, tensor->state ? "/state" : folder, tensor,
-                                    k < 0 ? s->params : s->slot[k], (parts & DPT_LOAD_ANY) != 0,
-                                    err));
-            if (s->give != NULL && (k < 0 || !tensor->state))
-                DPT_TRY(s->give(s->owners, k, (size_t)tensor->offset, (size_t)tensor->count,
-                                (k < 0 ? s->params : s->slot[k]) + tensor->offset, err));
-        }
+        for (int32_t i = 0; i < s->graph->n_tensors; i++)
+            if (k < 0 || !s->graph->tensors[i].state)
+                DPT_TRY(read_tensor(&a, k, i, err));
     }
+    if (s->seen != NULL && *s->seen)
+        DPT_TRY(read_by_owners(&a, err));
 out:
+    dpt_free(a.offset);
+    dpt_free(a.crc);
     return status;
 }
 
@@ -328,8 +362,12 @@ static enum dpt_status read_targets(hid_t file, const char *path, struct dpt_tar
     scale->transform = transform[0] != '\0' ? (enum dpt_target_transform)which : DPT_TARGETS_PLAIN;
     DPT_TRY(dpt_h5_exists(file, path, "/targets", &scale->used, err));
     for (size_t i = 0; scale->used && i < sizeof rows / sizeof rows[0]; i++) {
+        char name[DPT_NAME * 2];
+        struct dpt_h5_info info;
+
         snprintf(row.name, sizeof row.name, "%s", rows[i].name);
-        DPT_TRY(read_tensor(file, path, "/targets", &row, rows[i].to, false, err));
+        DPT_TRY(find_tensor(file, path, "/targets", &row, name, &info, err));
+        DPT_TRY(read_floats(file, path, name, &info, rows[i].to, row.count, false, err));
     }
     for (int32_t k = 0; scale->used && k < scale->outputs; k++)
         if (!(scale->std[k] > 0))

@@ -44,6 +44,7 @@ struct dpt_trainer {
     struct dpt_runner *runner; /* runs the list of actions (step/runner.h) */
     struct dpt_team team;
     struct dpt_arenas arenas;
+    struct dpt_state_file file;
     const struct dpt_engine *engine; /* takes the steps */
     struct dpt_engine_state *engine_state;
     struct dpt_gradient_reduction reduction;

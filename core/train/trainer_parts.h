@@ -11,6 +11,7 @@
 #include "core/backend/backend.h"
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
+#include "core/state/checkpoint.h"
 #include "core/train/layout/layout.h"
 #include "core/train/update/optimizer.h"
 #include "data/sets/identity.h"
@@ -124,6 +125,20 @@ struct dpt_arenas {
      * compared after it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
+};
+
+/* A checkpoint's file that all ranks have open, if ranks keep parts of it. Owner: state_file.c. */
+struct dpt_state_file {
+    struct dpt_shared_file file;
+    int fd;
+    bool open;               /* fd is */
+    bool seen;               /* all ranks have it open, and use it */
+    bool told;               /* that a rank does not see it */
+    int64_t block;           /* bytes that one rank alone writes: the largest page of any */
+    int64_t *offset;         /* [1 + slots][tensors]: where in it the tensors lie; -1: not there */
+    struct dpt_stretch *own; /* what this rank has written or read */
+    struct dpt_stretch *all; /* [most]: what all ranks have; on rank 0 */
+    size_t most;
 };
 
 /* The gradient of all ranks. Owner: the engine. */

@@ -28,7 +28,7 @@ enum { LARGE = 64 * 1024 };
 /* What the command line says; SimGrid gives each rank globals of its own. */
 static struct {
     long long floats, global, micro, steps;
-    long long at_once; /* micro-batches that a rank computes at once under `reproducible` */
+    long long at_once;      /* micro-batches that a rank computes at once under `reproducible` */
     long long stages, edge; /* of a pipeline, all alike; floats of a micro-batch between two */
     double micro_seconds, step_seconds; /* of computing: a micro-batch; once a step */
     double add_seconds;                 /* a float added to another */

@@ -207,6 +207,28 @@ def test_layers_divided_between_nodes(cluster, tmp_path):
     assert made[1:] == made[:-1]
 
 
+def test_each_node_syncs_its_part_of_a_checkpoint(cluster, tmp_path):
+    """What another node has written is on its disk before rank 0 completes the file; where a node does not see it, rank 0 writes all."""
+    wide = dpt.write_small_job(tmp_path / "wide.yaml", **{**JOB, "model": "{type: mlp, hidden: [1024], outputs: 10}", "train": "{epochs: 1}"})
+    dpt.train(wide, tmp_path / "one", "--quiet", *reproducible("shard=none"))
+    environment, counts = {}, tmp_path / "counts"
+    if not dpt.sanitized():
+        with open("core/comm/tests/parts_shim.c", encoding="utf-8") as file:
+            environment = {"LD_PRELOAD": dpt.library(tmp_path, "parts", file.read(), "mpicc"), "PARTS_COUNTS": str(counts)}
+    (tmp_path / "hidden").mkdir()
+    call("nsenter", "-t", cluster.spaces[2].pid, "--mount", "mount", "-t", "tmpfs", "none", str(tmp_path / "hidden"))
+    for folder in (tmp_path / "seen", tmp_path / "hidden/run"):
+        counts.write_text("")
+        result = cluster.finish(cluster.start([2, 2], wide, folder, *reproducible("shard=parameters"), **environment))
+        assert result.code == 0 and dpt.newest(folder) == dpt.newest(tmp_path / "one"), result
+        seen = folder.name == "seen"
+        assert ("rank 2 (n2) does not see" in (folder / "log.txt").read_text()) != seen
+        lines = sorted([*map(int, line.split())] for line in counts.read_text().splitlines())
+        for rank, written, _, syncs, _ in lines:
+            assert (written > 0, syncs > 0) == (rank == 0 or seen, rank == 0 or (seen and rank > 1)), lines
+    call("nsenter", "-t", cluster.spaces[2].pid, "--mount", "umount", str(tmp_path / "hidden"))
+
+
 def test_no_more_is_sent_of_divided_layers_than_the_plan_says(cluster, tmp_path):
     """Outputs, gradients of inputs and columns of the weights: counted between dptrain and MPI, to the byte (tensor_parallel.h)."""
     library, samples, width, steps = tmp_path / "count.so", 40, 576, 3

@@ -147,7 +147,7 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         if (damaged[0] != '\0')
             dpt_log_warn(t->log, "%s; taking the one before it, of step %lld", damaged,
                          (long long)steps[i]);
-        status = dpt_checkpoint_verify(path, err);
+        status = dpt_trainer_verify(t, path, err);
         if (status == DPT_BAD_DATA) {
             snprintf(damaged, sizeof damaged, "%s", err->text);
             status = DPT_OK;
@@ -218,7 +218,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     dpt_checkpoint_newest(resume->path, file);
     if (holds_run(folder, path) && !lies_in(file, folder) && !resume->overwrite)
         return refuse(folder, err);
-    status = dpt_checkpoint_verify(file, err);
+    status = dpt_trainer_verify(t, file, err);
     if (status == DPT_OK)
         status = take(t, state, file, true, resume->any, found, err);
     /* Later checkpoints belong to the steps that are now repeated. */

@@ -125,8 +125,9 @@ out:
 /* Starts a save, and with `wait` also ends it. Collective. */
 static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status = DPT_OK, served;
     struct dpt_trainer *t = &run->trainer;
+    struct dpt_error other;
 
     DPT_TRY(check_replicas(run, err));
     DPT_TRY(dpt_run_fetch(run, err));
@@ -139,10 +140,9 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
 
         state.lock = run->lock;
         status = dpt_saver_start(run->saver, &state, t->team.pool, err);
-    } else {
-        status = dpt_trainer_give_slots(t, err);
     }
-    DPT_TRY(dpt_run_agree(run, status, err));
+    served = dpt_trainer_serve(t, status == DPT_OK ? err : &other);
+    DPT_TRY(dpt_run_agree(run, status == DPT_OK ? served : status, err));
     if (wait)
         DPT_TRY(wait_for_save(run, err));
     dpt_profile_end(t->profile, DPT_SPAN_SAVE);

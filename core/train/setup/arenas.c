@@ -6,6 +6,7 @@
 #include "core/base/memory.h"
 #include "core/train/mesh/units.h"
 #include "core/train/setup/parts.h"
+#include "core/train/setup/state_file.h"
 #include "core/train/step/engine.h"
 
 void dpt_arenas_count_slots(struct dpt_arenas *a, const struct dpt_layout *l)
@@ -58,12 +59,14 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     t->arenas.parts.at = t->arenas.parts.count + ranks;
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)dpt_trainer_replicas(t)->world.size,
                          "the list of ranks", err));
+    DPT_TRY(dpt_state_file_open(t, err));
 out:
     return status;
 }
 
 void dpt_trainer_close_arenas(struct dpt_trainer *t)
 {
+    dpt_state_file_release(t);
     dpt_free(t->arenas.hashes);
     dpt_units_close_params(t);
     dpt_free(t->arenas.parts.count);

@@ -5,109 +5,9 @@
 
 #include "core/base/memory.h"
 #include "core/train/mesh/mesh.h"
-#include "core/train/mesh/units.h"
-#include "core/train/reduction/gradient_reduction.h"
+#include "core/train/setup/kept.h"
 #include "core/train/setup/state.h"
-
-/* The tensor of the whole model that a float is of. */
-static int32_t tensor_at(const struct dpt_graph *graph, size_t at)
-{
-    int32_t i = 0;
-
-    while ((int64_t)at < graph->tensors[i].offset ||
-           (int64_t)at >= graph->tensors[i].offset + graph->tensors[i].count)
-        i++;
-    return i;
-}
-
-/* How many replicas keep slices of an arena; 1: all have what the first one has. */
-static int owners_of(const struct dpt_trainer *t, int k)
-{
-    const struct dpt_gradient_reduction_type *type = t->reduction.type;
-
-    if (k == DPT_PARAMS)
-        return dpt_units_owners(t);
-    return k == DPT_GRADIENT && (type == NULL || !type->in_slices) ? 1 : t->layout.owners;
-}
-
-float *dpt_trainer_arena(const struct dpt_trainer *t, int k, int64_t at)
-{
-    if (k >= 0)
-        return t->arenas.slot[k];
-    if (k == DPT_PARAMS)
-        return t->arenas.params;
-    if (owners_of(t, k) == 1)
-        return t->reduction.sum;
-    return (float *)t->reduction.type->slice_sum(t, dpt_gradient_range_of(t, (size_t)at));
-}
-
-bool dpt_trainer_has_all(const struct dpt_trainer *t, int k)
-{
-    const bool here = k == DPT_PARAMS && t->units.weights.bytes != NULL;
-
-    return t->layout.model_ranks * (here ? 1 : owners_of(t, k)) == 1;
-}
-
-struct dpt_slice dpt_trainer_kept(const struct dpt_trainer *t, int k, int replica, int64_t at)
-{
-    if (owners_of(t, k) > 1)
-        return t->reduction.type->slice(t, replica, dpt_gradient_range_of(t, (size_t)at));
-    return (struct dpt_slice){.end = replica == 0 ? (size_t)dpt_trainer_graph(t)->floats : 0};
-}
-
-/* The floats that both have, or none. */
-static struct dpt_range common(struct dpt_range a, struct dpt_range b)
-{
-    const int64_t first = a.first > b.first ? a.first : b.first;
-    const int64_t last = a.last < b.last ? a.last : b.last;
-
-    return (struct dpt_range){first, last > first ? last : first};
-}
-
-/* Finds which of the floats [at, end) of the whole arena, which are a tensor's, this rank's part of
- * the model has. *from: out, where the first of them is. */
-static struct dpt_range part_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
-                                    float **from)
-{
-    const int32_t i = tensor_at(&t->model.graph, at);
-    const struct dpt_tensor *own = &dpt_trainer_graph(t)->tensors[i];
-    const int64_t begins = t->model.graph.tensors[i].offset + own->first;
-    const struct dpt_range here = common((struct dpt_range){begins, begins + own->count},
-                                         (struct dpt_range){(int64_t)at, (int64_t)end});
-
-    *from = dpt_trainer_arena(t, k, own->offset);
-    if (here.last > here.first)
-        *from += own->offset + (here.first - begins);
-    return here;
-}
-
-/* Finds which of those floats a replica of this rank's part of the model keeps for the others.
- * part: the one that keeps a tensor that is on all parts. */
-static struct dpt_range own_floats(const struct dpt_trainer *t, int k, size_t at, size_t end,
-                                   int part, int replica, float **from)
-{
-    const int32_t i = tensor_at(&t->model.graph, at);
-    const struct dpt_tensor *whole = &t->model.graph.tensors[i],
-                            *own = &dpt_trainer_graph(t)->tensors[i];
-    const struct dpt_range here = part_floats(t, k, at, end, from);
-    const struct dpt_range none = {here.first, here.first};
-    struct dpt_range has = here;
-
-    if (t->mesh.part != part && dpt_graph_divided(&t->model.graph, i) == NULL)
-        return none;
-    if (!whole->state) {
-        const struct dpt_slice kept = dpt_trainer_kept(t, k, replica, own->offset);
-        const int64_t to_whole = whole->offset + own->first - own->offset;
-
-        has = common(
-            here, (struct dpt_range){(int64_t)kept.begin + to_whole, (int64_t)kept.end + to_whole});
-    } else if (replica > 0) {
-        return none;
-    }
-    if (has.last > has.first)
-        *from += has.first - here.first;
-    return has;
-}
+#include "core/train/setup/state_file.h"
 
 /* Finds which of the floats [at, end) each rank keeps. Where each rank is a replica of the whole
  * model all know that; else it is collective. *here: out, where this rank's are. */
@@ -122,12 +22,15 @@ static enum dpt_status list_parts(const struct dpt_trainer *t, int k, size_t at,
     float *ignored;
 
     for (int r = 0; r < world->size && t->layout.model_ranks == 1; r++) {
-        const struct dpt_range has = own_floats(t, k, at, end, part, r, &ignored);
+        const struct dpt_range has = dpt_trainer_own_floats(
+            t, k, at, end, &(struct dpt_keeper){.part = part, .replica = r}, &ignored);
 
         count[r] = (int)(has.last - has.first);
         begins[r] = count[r] > 0 ? (int)(has.first - (int64_t)at) : 0;
     }
-    *own = own_floats(t, k, at, end, part, dpt_trainer_replicas(t)->world.rank, here);
+    *own = dpt_trainer_own_floats(
+        t, k, at, end,
+        &(struct dpt_keeper){.part = part, .replica = dpt_trainer_replicas(t)->world.rank}, here);
     if (t->layout.model_ranks == 1)
         return DPT_OK;
     count[me] = (int)(own->last - own->first);
@@ -140,7 +43,7 @@ out:
 
 /* Collective. Rank 0 gets the floats [at, end) of the whole arena, which are a tensor's, from the
  * ranks that keep them for the others, or gives them theirs. whole: on rank 0 the arena; else
- * unused. part: as in own_floats. */
+ * unused. part: as in struct dpt_keeper. */
 static enum dpt_status move(const struct dpt_trainer *t, int k, bool gives, float *whole, size_t at,
                             size_t end, int part, struct dpt_error *err)
 {
@@ -166,11 +69,9 @@ out:
 
 /* Collective. Gives rank 0 the n floats from `at` on of the whole arena, which are a tensor's. to:
  * used there only. */
-static enum dpt_status gather(const void *trainer, int k, size_t at, size_t n, float *to,
+static enum dpt_status gather(const struct dpt_trainer *t, int k, size_t at, size_t n, float *to,
                               struct dpt_error *err)
 {
-    const struct dpt_trainer *t = trainer;
-
     return move(t, k, false, t->comm->world.rank == 0 ? to - at : NULL, at, at + n, 0, err);
 }
 
@@ -180,16 +81,16 @@ static enum dpt_status scatter(const struct dpt_trainer *t, int k, float *whole,
                                size_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int32_t tensor = tensor_at(&t->model.graph, at);
+    const int32_t tensor = dpt_graph_tensor_at(&t->model.graph, at);
     const bool divided = dpt_graph_divided(&t->model.graph, tensor) != NULL;
-    const bool has_owners = !t->model.graph.tensors[tensor].state && owners_of(t, k) > 1;
+    const bool has_owners = !t->model.graph.tensors[tensor].state && dpt_trainer_owners(t, k) > 1;
     const int parts = divided ? 1 : t->layout.tensor;
     struct dpt_range here;
     float *to;
 
     for (int part = 0; part < parts; part++) /* no float is sent twice by a message */
         DPT_TRY(move(t, k, true, whole, at, end, part, err));
-    here = part_floats(t, k, at, end, &to);
+    here = dpt_trainer_part_floats(t, k, at, end, &to);
     /* All replicas get what each of them has. Replicas that share one arena of the parameters have
      * it by now. */
     if (!has_owners && t->units.weights.bytes == NULL)
@@ -199,50 +100,175 @@ out:
     return status;
 }
 
-/* --- rank 0 reads a tensor, and gives it to its owners ---------------------------------------- */
+/* --- what rank 0 asks of the others, while they are in dpt_trainer_serve ---------------------- */
 
-/* What rank 0 tells the others: which floats come next. */
-struct gift {
-    int64_t at, n; /* n < 0: none */
+enum { MOST = 128 }; /* stretches that are asked for at once */
+
+/* Rank 0 calls ask, then all ranks do the same. */
+struct question {
+    enum { END, GATHER, GIVE, WRITE, VERIFY, READ } what;
     int k;
+    int64_t at, n;
 };
 
-/* Rank 0 calls it while the others are in `follow`. */
-static enum dpt_status give(const void *trainer, int k, size_t at, size_t n, float *from,
-                            struct dpt_error *err)
+static enum dpt_status ask(const struct dpt_trainer *t, struct question question,
+                           struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = trainer;
-    struct gift gift = {.at = (int64_t)at, .n = (int64_t)n, .k = k};
+    return dpt_group_broadcast(&t->comm->world, 0, &question, sizeof question, err);
+}
 
-    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
-    DPT_TRY(scatter(t, k, from - at, at, at + n, err));
-    dpt_decommit(from, from + n);
+/* Gathers one stretch after the other. wanted: [MOST], on rank 0 filled. */
+static enum dpt_status
+gather_list(const struct dpt_trainer *t, struct dpt_stretch *wanted, size_t n, float *room,
+            enum dpt_status (*take)(void *arg, size_t i, const float *x, struct dpt_error *err),
+            void *arg, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, taken = DPT_OK;
+
+    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, wanted, n * sizeof *wanted, err));
+    for (size_t i = 0; i < n; i++) {
+        const struct dpt_stretch *w = &wanted[i];
+        const struct dpt_tensor *tensor = &t->model.graph.tensors[w->tensor];
+
+        DPT_TRY(gather(t, w->arena, (size_t)(tensor->offset + w->at), (size_t)w->n, room,
+                       taken == DPT_OK ? err : &(struct dpt_error){0}));
+        if (take != NULL && taken == DPT_OK) /* else the others give the rest for nothing */
+            taken = take(arg, i, room, err);
+    }
+    status = taken;
 out:
     return status;
 }
 
-/* If ranks keep parts, collective once rank 0 has read a state or failed: the others take what they
- * keep of each tensor that it reads. */
-static enum dpt_status follow(const struct dpt_trainer *t, struct dpt_error *err)
+static enum dpt_status
+ask_gather(void *trainer, const struct dpt_stretch *wanted, size_t n, float *room,
+           enum dpt_status (*take)(void *arg, size_t i, const float *x, struct dpt_error *err),
+           void *arg, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct gift gift = {.n = -1};
-    bool ends = !t->layout.streams;
+    struct dpt_stretch list[MOST];
+    size_t some;
 
-    while (!ends) {
-        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &gift, sizeof gift, err));
-        ends = gift.n < 0;
-        if (!ends)
-            DPT_TRY(scatter(t, gift.k, NULL, (size_t)gift.at, (size_t)(gift.at + gift.n), err));
+    for (size_t i = 0; i < n; i += some) {
+        some = n - i < MOST ? n - i : MOST;
+        memcpy(list, wanted + i, some * sizeof *list);
+        DPT_TRY(ask(trainer, (struct question){.what = GATHER, .n = (int64_t)some}, err));
+        DPT_TRY(gather_list(trainer, list, some, room, take, arg, err));
     }
 out:
     return status;
 }
 
+static enum dpt_status ask_give(void *trainer, int k, size_t at, size_t n, float *from,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct question give = {.what = GIVE, .k = k, .at = (int64_t)at, .n = (int64_t)n};
+
+    DPT_TRY(ask(trainer, give, err));
+    DPT_TRY(scatter(trainer, k, from - at, at, at + n, err));
+    dpt_decommit(from, from + n);
+out:
+    return status;
+}
+
+static enum dpt_status ask_write(void *trainer, struct dpt_shared_file *file, int fd,
+                                 const int64_t *offset, const struct dpt_stretch **done, size_t *n,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = trainer;
+
+    DPT_TRY(dpt_shared_file_mark(file, fd, t->comm->nodes > 1, err));
+    DPT_TRY(ask(t, (struct question){.what = WRITE}, err));
+    DPT_TRY(dpt_state_file_write(t, file, offset, n, err));
+    *done = t->file.all;
+out:
+    return status;
+}
+
+static enum dpt_status ask_verify(void *trainer, int fd, const struct dpt_shared_file *file,
+                                  int64_t size, uint32_t *crc, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = trainer;
+
+    DPT_TRY(ask(t, (struct question){.what = VERIFY}, err));
+    DPT_TRY(dpt_state_file_verify(t, file, size, crc, err));
+    if (!t->file.seen)
+        DPT_TRY(dpt_shared_file_crc(file->path, fd, 0, size, crc, err));
+out:
+    return status;
+}
+
+static enum dpt_status ask_read(void *trainer, const int64_t *offset, size_t sets,
+                                const struct dpt_stretch **done, size_t *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = trainer;
+
+    DPT_TRY(ask(t, (struct question){.what = READ}, err));
+    DPT_TRY(dpt_state_file_read(t, offset, sets, n, err));
+    *done = t->file.all;
+out:
+    return status;
+}
+
+/* The other ranks' part in what rank 0 asks. */
+static enum dpt_status answer(struct dpt_trainer *t, const struct question *q,
+                              struct dpt_error *err)
+{
+    struct dpt_stretch wanted[MOST];
+    size_t n;
+
+    switch (q->what) {
+    case GATHER:
+        return gather_list(t, wanted, (size_t)q->n, NULL, NULL, NULL, err);
+    case GIVE:
+        return scatter(t, q->k, NULL, (size_t)q->at, (size_t)(q->at + q->n), err);
+    case WRITE:
+        return dpt_state_file_write(t, NULL, NULL, &n, err);
+    case VERIFY:
+        return dpt_state_file_verify(t, NULL, 0, NULL, err);
+    case READ:
+        return dpt_state_file_read(t, NULL, 0, &n, err);
+    case END:
+        break;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_trainer_serve(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, failed = DPT_OK;
+    struct question question = {.what = END};
+    struct dpt_error other;
+    bool ends = !t->layout.streams;
+
+    while (!ends) {
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &question, sizeof question,
+                                    failed == DPT_OK ? err : &other));
+        ends = question.what == END;
+        status = answer(t, &question, failed == DPT_OK ? err : &other);
+        if (failed == DPT_OK) /* rank 0 knows of it, and comes to an end */
+            failed = status;
+    }
+    if (t->file.seen)
+        dpt_state_file_forget(t);
+    status = failed;
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_verify(struct dpt_trainer *t, const char *path, struct dpt_error *err)
+{
+    return t->layout.streams ? dpt_checkpoint_verify_by(path, ask_verify, t, err)
+                             : dpt_checkpoint_verify(path, err);
+}
+
 /* If ranks keep parts, the state gets address space for the whole model, on rank 0, in place of its
  * own arenas, and gives each tensor away at once. */
-static enum dpt_status open_whole(const struct dpt_trainer *t, struct dpt_state *state,
+static enum dpt_status open_whole(struct dpt_trainer *t, struct dpt_state *state,
                                   struct dpt_error *err)
 {
     const struct dpt_graph *graph = &t->model.graph;
@@ -250,7 +276,9 @@ static enum dpt_status open_whole(const struct dpt_trainer *t, struct dpt_state 
 
     if (!t->layout.streams || t->comm->world.rank != 0)
         return DPT_OK;
-    state->give = give;
+    state->give = ask_give;
+    state->read = ask_read;
+    state->seen = &t->file.seen;
     state->owners = t;
     for (int k = 0; k < t->arenas.slots; k++)
         state->slot[k] = NULL;
@@ -273,7 +301,7 @@ enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,
         status = open_whole(t, state, err);
     if (t->comm->world.rank == 0 && status == DPT_OK)
         status = read(arg, state, err);
-    followed = follow(t, status == DPT_OK ? err : &other);
+    followed = dpt_trainer_serve(t, status == DPT_OK ? err : &other);
     for (int k = DPT_PARAMS; state->give != NULL && k < t->arenas.slots; k++)
         dpt_unreserve(k == DPT_PARAMS ? state->params : state->slot[k],
                       (size_t)t->model.graph.arena * sizeof(float));
@@ -294,24 +322,6 @@ out:
 }
 
 /* --- saving and loading ----------------------------------------------------------------------- */
-
-enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    /* The order is that in which rank 0 asks for them (dpt_image_take). */
-    for (int k = dpt_trainer_has_all(t, DPT_PARAMS) ? 0 : DPT_PARAMS;
-         k < t->arenas.slots && t->layout.streams; k++)
-        for (int pass = 0; pass < (k < 0 ? 2 : 1); pass++)
-            for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
-                const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
-
-                if (tensor->state == (pass == 1))
-                    DPT_TRY(gather(t, k, (size_t)tensor->offset, (size_t)tensor->count, NULL, err));
-            }
-out:
-    return status;
-}
 
 enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, int32_t number,
                                    float *room, const float **x, struct dpt_error *err)
@@ -372,7 +382,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
     state.progress = t->progress;
     state.scale = t->scale;
     if (t->layout.streams) {
-        state.gather = gather;
+        state.gather = ask_gather;
+        state.write = ask_write;
         state.gathers_params = !dpt_trainer_has_all(t, DPT_PARAMS);
         state.streams = true;
         state.owners = t;
@@ -453,7 +464,7 @@ static enum dpt_status load_params(void *arg, struct dpt_state *state, struct dp
     char path[PATH_MAX];
 
     dpt_checkpoint_resolve(loading->path, path);
-    DPT_TRY(dpt_checkpoint_verify(path, err));
+    DPT_TRY(dpt_trainer_verify(loading->t, path, err));
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | loading->how, NULL, err));
     DPT_TRY(dpt_trainer_check_columns(t, &file, err));

@@ -1,10 +1,12 @@
 /*
  * state: what a trainer holds, to and from checkpoints.
  *
- * A checkpoint is what one rank would write. If ranks keep parts of it (t->layout.streams), rank 0
- * gathers them and writes it piece by piece, while all ranks wait, and reads and scatters it tensor
- * by tensor; so no rank ever has room for more. Else rank 0 has all of it, copies it, and writes
- * while training continues.
+ * A checkpoint is what one rank would write. If ranks keep parts of it (t->layout.streams), each
+ * rank writes its own to the file, while all ranks wait, and reads its own from it; rank 0 does
+ * what is left, and asks the others for it: ends of parts, which share pages of the file with
+ * others (state_file.h). If a rank does not see rank 0's file, all of it goes through rank 0, piece
+ * by piece, and is read tensor by tensor; so no rank ever has room for more. Else rank 0 has all of
+ * it, copies it, and writes while training continues.
  */
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H
@@ -40,14 +42,20 @@ enum dpt_status dpt_trainer_tensor(const struct dpt_trainer *t, bool gradient, i
 /* Collective. Gives all ranks rank 0's parameters, and with `slots` its slots, if it has all of
  * them; else they have theirs already (dpt_trainer_read). Errors: RANK. */
 enum dpt_status dpt_trainer_broadcast(struct dpt_trainer *t, bool slots, struct dpt_error *err);
-/* All other ranks call it while rank 0 saves a state: it sends rank 0 what this rank keeps for it.
- * If rank 0 has all, it does nothing. Errors: RANK. */
-enum dpt_status dpt_trainer_give_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective, once rank 0 has saved a state or failed: the others do what it asks of them
+ * meanwhile. If rank 0 has all, it does nothing. Errors: of what a rank did for rank 0, on all
+ * ranks; RANK. */
+enum dpt_status dpt_trainer_serve(struct dpt_trainer *t, struct dpt_error *err);
+
+/* Verifies a checkpoint as dpt_checkpoint_verify does, each rank a part of it where all see it; on
+ * rank 0, in dpt_trainer_read. */
+enum dpt_status dpt_trainer_verify(struct dpt_trainer *t, const char *path, struct dpt_error *err);
 
 /*
  * Collective. Rank 0 reads a checkpoint, or other weights, into the state by `read`. If ranks keep
  * parts (t->layout.streams), the state has address space for the whole model meanwhile, in place of
- * rank 0's own arenas, and the others take what they keep of each tensor at once. Errors: of
+ * rank 0's own arenas. Each rank reads what it keeps from a checkpoint that all see
+ * (dpt_trainer_verify); of other weights it gets that at once, tensor by tensor. Errors: of
  * `read`, which the others do not know yet; RANK.
  */
 enum dpt_status dpt_trainer_read(struct dpt_trainer *t, struct dpt_state *state,

@@ -51,7 +51,8 @@ static enum dpt_status load(void *arg, struct dpt_state *whole, struct dpt_error
         DPT_TRY(dpt_weights_read(&w, match.weight[k], to, err));
         DPT_TRY(check_finite(&w, match.weight[k], to, err));
         if (whole->give != NULL)
-            DPT_TRY(whole->give(t, -1, (size_t)tensor->offset, (size_t)tensor->count, to, err));
+            DPT_TRY(whole->give(whole->owners, -1, (size_t)tensor->offset, (size_t)tensor->count,
+                                to, err));
     }
     result->format = w.format->name;
     result->prefix = match.prefix;

@@ -1,21 +1,22 @@
 /*
  * crash_shim: an LD_PRELOAD library that stands between a process and its run folder.
  *
- * Numbers every call that changes what is in the folder (each thread's for itself, so that the
- * numbers are the same in every run) and, as the environment says, writes them into a journal, ends
- * the process at one of them, or makes one of them fail. What the C library writes by itself (its
- * streams) goes through the same calls, since fopen and fdopen give a stream of our own here.
- * Allocations can be made to fail by number as well.
+ * Numbers every call that changes what is in the folder (each thread's of each rank for itself, so
+ * that the numbers are the same in every run) and, as the environment says, writes them into a
+ * journal, ends the process at one of them, or makes one of them fail. What the C library writes by
+ * itself (its streams) goes through the same calls, since fopen and fdopen give a stream of our own
+ * here. Allocations can be made to fail by number as well.
  *
  *   SHIM_FOLDER   the run folder, an absolute path, as the process spells it
  *   SHIM_JOURNAL  file to append the journal to: a line a call, with what it wrote behind it
- *   SHIM_AT       m12: the 12th call of the main thread; s7: the 7th of the thread that saves
+ *   SHIM_AT       m12: the 12th call of rank 0's main thread; s7: the 7th of the thread that saves;
+ *                 3m12: of rank 3
  *   SHIM_DO       before, after, torn (half of a write, then the end), EIO, ENOSPC, EINTR, short
  *   SHIM_ALLOC    m12, s7, h3: the allocation that fails: of the program's main thread, of the one
  * that saves, of HDF5; counted from the thread's first call above
  *
- * A line of the journal: thread, number, call, result, inode, offset, length of the data behind it,
- * path, second path; separated by tabs.
+ * A line of the journal: thread, with its rank in front unless that is 0, number, call, result,
+ * inode, offset, length of the data behind it, path, second path; separated by tabs.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,6 +32,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 enum { FILES = 1024, PATH = 512 };
@@ -48,7 +50,8 @@ static struct {
     bool ready;
     const char *folder, *action;
     char thread, alloc_owner;
-    uintptr_t hdf5[2], program[2]; /* where their code lies */
+    long rank, at_rank, alloc_rank; /* this process's, and where they are */
+    uintptr_t hdf5[2], program[2];  /* where their code lies */
     long at, alloc_at;
     int journal;
     pthread_mutex_t lock; /* a call and its line in the journal are one thing */
@@ -71,14 +74,27 @@ static void *real(const char *name)
     if (next == NULL)                                                                              \
     next = (result(*)(__VA_ARGS__))real(name)
 
-static void read_point(const char *variable, char *thread, long *number)
+static void read_point(const char *variable, long *rank, char *thread, long *number)
 {
     const char *text = getenv(variable);
+    char *end;
 
     if (text == NULL || text[0] == '\0')
         return;
-    *thread = text[0];
-    *number = atol(text + 1);
+    *rank = strtol(text, &end, 10);
+    *thread = end[0];
+    *number = atol(end + 1);
+}
+
+/* This process's number in the job, as Open MPI or MPICH tells it. */
+static long read_rank(void)
+{
+    const char *names[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK"};
+
+    for (int i = 0; i < 2; i++)
+        if (getenv(names[i]) != NULL)
+            return atol(getenv(names[i]));
+    return 0;
 }
 
 static int find_code(struct dl_phdr_info *info, size_t size, void *first)
@@ -105,8 +121,9 @@ __attribute__((constructor)) static void start(void)
     dl_iterate_phdr(find_code, &first);
     shim.folder = getenv("SHIM_FOLDER");
     shim.action = getenv("SHIM_DO");
-    read_point("SHIM_AT", &shim.thread, &shim.at);
-    read_point("SHIM_ALLOC", &shim.alloc_owner, &shim.alloc_at);
+    shim.rank = read_rank();
+    read_point("SHIM_AT", &shim.at_rank, &shim.thread, &shim.at);
+    read_point("SHIM_ALLOC", &shim.alloc_rank, &shim.alloc_owner, &shim.alloc_at);
     if (journal != NULL)
         shim.journal = (int)syscall(SYS_openat, AT_FDCWD, journal,
                                     O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
@@ -130,27 +147,30 @@ static bool known(int fd)
     return shim.ready && fd >= 0 && fd < FILES && shim.files[fd].path[0] != '\0';
 }
 
-static void put(const void *bytes, size_t n)
+/* In one go: other ranks write to it, too. */
+static void put(const void *line, size_t n, const void *bytes, size_t m)
 {
-    if (syscall(SYS_write, shim.journal, bytes, n) != (long)n)
+    const struct iovec parts[] = {{(void *)line, n}, {(void *)bytes, m}};
+
+    if (syscall(SYS_writev, shim.journal, parts, 2) != (long)(n + m))
         abort();
 }
 
 /* Writes a call that was made, or was to be made, into the journal. */
 static void note(const struct call *c, const char *what)
 {
-    char line[3 * PATH];
-    const bool holds = c->data != NULL && c->result > 0;
+    char line[3 * PATH], rank[24] = "";
+    const size_t size = c->data != NULL && c->result > 0 ? (size_t)c->result : 0;
     const int saved = errno;
 
+    if (shim.rank > 0)
+        snprintf(rank, sizeof rank, "%ld", shim.rank);
     if (shim.journal >= 0) {
-        const int n = snprintf(
-            line, sizeof line, "%c\t%ld\t%s%s\t%ld\t%llu\t%lld\t%zu\t%s\t%s\n", this_thread(),
-            calls, what, c->name, c->result, (unsigned long long)c->inode, c->offset,
-            holds ? (size_t)c->result : 0, c->path, c->second != NULL ? c->second : "");
-        put(line, (size_t)n);
-        if (holds)
-            put(c->data, (size_t)c->result);
+        const int n =
+            snprintf(line, sizeof line, "%s%c\t%ld\t%s%s\t%ld\t%llu\t%lld\t%zu\t%s\t%s\n", rank,
+                     this_thread(), calls, what, c->name, c->result, (unsigned long long)c->inode,
+                     c->offset, size, c->path, c->second != NULL ? c->second : "");
+        put(line, (size_t)n, c->data, size);
     }
     errno = saved;
 }
@@ -170,7 +190,8 @@ static enum fate begin(struct call *c)
 {
     pthread_mutex_lock(&shim.lock);
     calls++;
-    if (shim.action == NULL || calls != shim.at || this_thread() != shim.thread)
+    if (shim.action == NULL || calls != shim.at || this_thread() != shim.thread ||
+        shim.rank != shim.at_rank)
         return PASS;
     c->result = -1;
     note(c, "hit ");
@@ -464,12 +485,13 @@ static bool denied(const void *caller)
 {
     /* Only a thread that works on the folder counts; the rest of the process is not what is tried
      * here. */
-    if (calls == 0 || shim.alloc_at == 0 || owner_of(caller) != shim.alloc_owner)
+    if (calls == 0 || shim.alloc_at == 0 || shim.rank != shim.alloc_rank ||
+        owner_of(caller) != shim.alloc_owner)
         return false;
     if (++allocations != shim.alloc_at)
         return false;
     if (shim.journal >= 0)
-        put("hit\n", 4);
+        put("hit\n", 4, NULL, 0);
     errno = ENOMEM;
     return true;
 }

@@ -340,12 +340,14 @@ def world(tmp_path_factory, shim):
     return World(tmp_path_factory.mktemp("crash"), shim)
 
 
-SHARDED = ("--set", "comm.reduction=reproducible", "--set", "parallel.shard=parameters")
+# So large that each rank writes blocks of the file (core/state/shared_file.h).
+SHARDED = ("--set", "comm.reduction=reproducible", "--set", "parallel.shard=parameters",
+           "--set", "model={type: sequential, layers: [flatten, {dense: 9000}, relu, {dense: 10}]}")
 
 
 @pytest.fixture(scope="module", params=[(), SHARDED], ids=["replicas", "sharded"])
 def two_ranks(request, tmp_path_factory, shim):
-    """Where they share the parameters a checkpoint is written as it is gathered."""
+    """Where they share the parameters, each writes a part of a checkpoint."""
     return World(tmp_path_factory.mktemp("two"), shim, ranks=2, words=request.param)
 
 
@@ -371,9 +373,35 @@ def test_killed_at_any_call(world, how):
     each(world.points(16, how, calls=["write"] if how == "torn" else None), work)
 
 
+@pytest.mark.parametrize("how", ["before", "after", "torn"])
+def test_a_rank_is_killed_at_any_call(two_ranks, how):
+    """Either of them; in shards both write."""
+    calls = {rank: [r for r in two_ranks.journal["fresh"] if r.thread.startswith("1") == (rank == 1) and (how != "torn" or r.call == "write")]
+             for rank in (0, 1)}
+    assert bool(calls[1]) == bool(two_ranks.words), "who writes"
+    assert {r.call for r in calls[1]} <= {"write"}, "rank 0 syncs what ranks of its node write"
+
+    def work(record):
+        place = two_ranks.place()
+        assert place.train(two_ranks.shim, SHIM_AT=record.point, SHIM_DO=how).code != 0
+        check_names(place)
+        check_goes_on(place, two_ranks.wanted)
+        shutil.rmtree(place.path)
+
+    each(sample(calls[0], 3, how) + sample(calls[1], 3, how), work)
+
+
 def test_power_cut_at_any_call(world):
     """After every call, with each kind of loss; a save whose folder was synced is never lost."""
-    chosen = {(kind, r.point) for kind, r in world.points(32, "cut")}
+    try_power_cuts(world, 32)
+
+
+def test_power_cut_on_two_ranks(two_ranks):
+    try_power_cuts(two_ranks, 6)
+
+
+def try_power_cuts(world, n):
+    chosen = {(kind, r.point) for kind, r in world.points(n, "cut")}
     dice, cases = random.Random("cut"), []
     for kind, records in world.journal.items():
         disk, safe = copy.deepcopy(world.disk[kind]), 0
@@ -474,7 +502,7 @@ def test_any_call_fails_on_two_ranks(world, two_ranks, how):
     each(two_ranks.points(4, f"{how} {two_ranks.words}"), work)
 
 
-@pytest.mark.parametrize("owner", ["m", "s"])
+@pytest.mark.parametrize("owner", ["m", "s", "1m"])
 def test_any_allocation_fails_on_two_ranks(two_ranks, owner):
     def work(number):
         place = two_ranks.place()
@@ -485,7 +513,7 @@ def test_any_allocation_fails_on_two_ranks(two_ranks, owner):
         check_goes_on(place, two_ranks.wanted)
         shutil.rmtree(place.path)
 
-    each(sample(range(1, {"m": 120, "s": 24}[owner]), 2, f"{owner} {two_ranks.words}"), work)
+    each(sample(range(1, {"m": 120, "s": 24, "1m": 120}[owner]), 2, f"{owner} {two_ranks.words}"), work)
 
 
 def allocations(world, owner):
