@@ -100,7 +100,7 @@ def seconds_a_step(dpt, model, micro_batches, folder):
     """The lower quartile: what the machine does beside only ever adds to a step."""
     job = dpt.write_job(os.path.join(folder, "job.yaml"), job_text(model, micro_batches))
     output = os.path.join(folder, "run")
-    result = dpt.train(job, output, "--quiet")
+    result = dpt.train(job, output, "--quiet", timeout=3600)
     assert result.code == 0
     steps = [model["micro"] * micro_batches / e["samples_per_s"] for e in dpt.events(output, "train")]
     steps = sorted(steps[4:])
