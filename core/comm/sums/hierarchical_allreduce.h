@@ -13,9 +13,9 @@
  * over the nodes' first ranks. So on one node no message is sent. A small gradient is added up by
  * each rank for itself, which saves waiting a second time; all add in the same order, so all get
  * the same bits. A gradient that is larger than the caches is added up where it lies, and needs no
- * other memory: on one node the buffers themselves are then in shared memory, and each rank adds its
- * slice into the first one of all, where all read the sum. (Where each fetched it into a buffer of
- * its own, a sum of 20 million floats took 2 ranks 14 ms, now 9.)
+ * other memory: on one node the buffers themselves are then in shared memory, and each rank adds
+ * its slice into the first one of all, where all read the sum. (Where each fetched it into a buffer
+ * of its own, a sum of 20 million floats took 2 ranks 14 ms, now 9.)
  *
  * Without hierarchy every rank adds up its own threads' gradients, and MPI_Allreduce those of all
  * ranks. core/comm/tests/bench_allreduce.c compares the two (deterministic_allreduce.h has its

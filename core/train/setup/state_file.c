@@ -149,8 +149,8 @@ static enum dpt_status sync_file(const struct dpt_state_file *f, struct dpt_erro
     return DPT_OK;
 }
 
-/* Lists the blocks of a data set, whole pages, that are wholly this rank's. *own: out, n is 0: there are none;
- * *from: out, where they are. */
+/* Lists the blocks of a data set, whole pages, that are wholly this rank's. *own: out, n is 0:
+ * there are none; *from: out, where they are. */
 static void find_blocks(const struct dpt_trainer *t, int k, int32_t i, int64_t to,
                         struct dpt_stretch *own, const float **from)
 {
