@@ -408,8 +408,8 @@ static int run_phase(const struct job *job, const struct dpt_leg *leg, const str
                 work_on(job, &p, NULL);
     if (code == MPI_SUCCESS)
         code = receive_all(job, leg, end);
-    if (code == MPI_SUCCESS)
-        code = MPI_Waitall(sending, job->internode->sending, MPI_STATUSES_IGNORE);
+    for (int i = 0; i < sending && code == MPI_SUCCESS; i++)
+        code = MPI_Wait(&job->internode->sending[i], MPI_STATUS_IGNORE);
     return code;
 }
 
