@@ -128,7 +128,8 @@ static void join(struct dpt_route *route)
 {
     size_t n = 0;
 
-    qsort(route->legs, route->n, sizeof *route->legs, compare);
+    if (route->n > 0)
+        qsort(route->legs, route->n, sizeof *route->legs, compare);
     for (size_t i = 0; i < route->n; i++) {
         struct dpt_leg *last = n > 0 ? &route->legs[n - 1] : NULL, next = route->legs[i];
 
