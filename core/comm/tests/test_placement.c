@@ -36,7 +36,7 @@ static void open_runs(struct dpt_placement *p, int hosts, const int32_t *first)
 
 static void open_even(struct dpt_placement *p, int hosts, int32_t leaves)
 {
-    int32_t first[MOST_HOSTS + 1];
+    int32_t first[MOST_HOSTS + 1] = {0};
 
     for (int h = 0; h <= hosts; h++)
         first[h] = h * leaves;
