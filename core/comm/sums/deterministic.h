@@ -56,8 +56,8 @@ struct dpt_deterministic_allreduce {
     const float *slice; /* where this rank's slice of the last sum is; NULL: in the result */
     float *weights;     /* sharded: through which a node's ranks share their slices' weights */
     float *received;    /* rounds: all blocks of this rank's part */
-    struct dpt_rounds *rounds;      /* NULL: ranks take no micro-batches round-robin */
-    struct dpt_parts send, receive; /* what goes to and comes from each rank */
+    struct dpt_rounds *rounds; /* NULL: ranks take no micro-batches round-robin */
+    struct dpt_parts receive;  /* what comes from each rank */
 };
 
 /* The floats that are in chunks. */

@@ -115,6 +115,7 @@ static enum dpt_status open_blocks(struct dpt_deterministic_allreduce *d,
     if (d->own_squares != NULL)
         d->sums_of_squares = d->own_squares;
     DPT_TRY(dpt_group_agree(&d->comm->world, status, err));
+    dpt_deterministic_cut(d);
 out:
     return status;
 }
@@ -164,21 +165,18 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
         d->chunks = spec->chunks;
         d->sharded = spec->sharded;
         d->keeps_sum = spec->keeps_sum;
-        d->send.count = dpt_alloc_array((size_t)d->ranks * 4, sizeof(int));
+        d->receive.count = dpt_alloc_array((size_t)d->ranks * 2, sizeof(int));
         d->cut = dpt_alloc_array(2 * ranges * ((size_t)d->ranks + 1), sizeof *d->cut);
         d->edge = dpt_alloc_array(ranges + 1, sizeof *d->edge);
         d->ranges = 1;
     }
-    if (d == NULL || d->cut == NULL || d->edge == NULL || d->send.count == NULL)
+    if (d == NULL || d->cut == NULL || d->edge == NULL || d->receive.count == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
     d->chunk = d->cut + ranges * ((size_t)d->ranks + 1);
     d->edge[1] = d->sharded ? dpt_deterministic_chunked(d) : d->stride;
-    d->send.at = d->send.count + d->ranks;
-    d->receive.count = d->send.at + d->ranks;
     d->receive.at = d->receive.count + d->ranks;
     DPT_TRY(spec->units > 0 ? open_rounds(d, spec, err) : open_blocks(d, spec, err));
-    dpt_deterministic_cut(d);
 out:
     if (status != DPT_OK)
         dpt_deterministic_close(d);
@@ -200,7 +198,7 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
     dpt_free(d->cut);
     dpt_free(d->edge);
     dpt_free(d->packed);
-    dpt_free(d->send.count);
+    dpt_free(d->receive.count);
     dpt_free(d);
 }
 
@@ -380,10 +378,11 @@ enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *d, f
     struct copying c = {d, x, dpt_pool_threads(pool)};
     const size_t n = dpt_deterministic_chunked(d);
 
-    for (int k = 0; k < d->ranges && d->ranges > 1; k++)
-        DPT_TRY(dpt_deterministic_gather_unit(d, k, x, err));
-    if (d->ranges > 1)
+    if (d->ranges > 1) {
+        for (int k = 0; k < d->ranges; k++)
+            DPT_TRY(dpt_deterministic_gather_unit(d, k, x, err));
         return DPT_OK;
+    }
     if (d->weights == NULL)
         return dpt_internode_gather(d->internode, d->cut, x, 0, n, err);
     if (!d->window)

@@ -21,6 +21,7 @@ struct dpt_internode {
     size_t slot;          /* floats */
     MPI_Request *sending; /* of a phase */
     size_t room;          /* of those */
+    bool has_room;        /* also for those of the way back */
 };
 
 /* What a route runs on: the floats [begin, end) of the slices. */
@@ -118,9 +119,11 @@ static enum dpt_status find_hosts(struct dpt_hosts *h, const struct dpt_comm *co
         DPT_TRY(dpt_comm_number_nodes(comm, h->host, err));
         *nodes = find_starts(h);
     }
-    for (int r = 0; r < h->ranks && !*nodes; r++)
-        h->host[r] = r;
-    find_starts(h);
+    if (!*nodes) {
+        for (int r = 0; r < h->ranks; r++)
+            h->host[r] = r;
+        find_starts(h);
+    }
     DPT_TRY(order_slices(h, err));
 out:
     return status;
@@ -166,11 +169,6 @@ void dpt_internode_close(struct dpt_internode *x)
     dpt_free(x->received);
     dpt_free(x->sending);
     dpt_free(x);
-}
-
-int dpt_internode_hosts(const struct dpt_internode *x)
-{
-    return x->hosts.hosts;
 }
 
 void dpt_internode_members(const struct dpt_internode *x, int *first, int *end)
@@ -257,7 +255,6 @@ enum dpt_status dpt_internode_plan(struct dpt_internode *x, const int32_t *first
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(make_room(x, &x->back, cut, err));
     if (find_route(x, first) != NULL)
         return DPT_OK;
     x->last = (x->last + 1) % ROUTES;
@@ -439,9 +436,13 @@ enum dpt_status dpt_internode_sum(struct dpt_internode *x, const int32_t *first,
 {
     enum dpt_status status = DPT_OK;
     const struct job job = {x, cut, value, result, 0, cut[x->hosts.ranks]};
+    const struct dpt_route *route = find_route(x, first);
 
-    DPT_TRY(dpt_internode_plan(x, first, cut, err));
-    DPT_TRY(run(&job, find_route(x, first), err));
+    if (route == NULL) {
+        DPT_TRY(dpt_internode_plan(x, first, cut, err));
+        route = &x->routes[x->last];
+    }
+    DPT_TRY(run(&job, route, err));
 out:
     return status;
 }
@@ -452,7 +453,9 @@ enum dpt_status dpt_internode_gather(struct dpt_internode *x, const size_t *cut,
     enum dpt_status status = DPT_OK;
     const struct job job = {x, cut, NULL, floats, begin, end};
 
-    DPT_TRY(make_room(x, &x->back, cut, err));
+    if (!x->has_room)
+        DPT_TRY(make_room(x, &x->back, cut, err));
+    x->has_room = true;
     DPT_TRY(run(&job, &x->back, err));
 out:
     return status;

@@ -25,8 +25,7 @@ enum dpt_status dpt_internode_open(struct dpt_internode **internode, const struc
                                    bool *nodes, struct dpt_error *err);
 void dpt_internode_close(struct dpt_internode *internode);
 
-/* How many hosts there are; the first rank of this one, and that of the next. */
-int dpt_internode_hosts(const struct dpt_internode *internode);
+/* The first rank of this host, and that of the next. */
 void dpt_internode_members(const struct dpt_internode *internode, int *first, int *end);
 /* The number of the slice that a rank owns; slices are cut in the order of their numbers. */
 int dpt_internode_slice_of(const struct dpt_internode *internode, int rank);
@@ -37,8 +36,8 @@ bool dpt_internode_handles(const struct dpt_internode *internode, int slice);
 double dpt_internode_floats(double n);
 
 /* Plans sums in which rank r has the leaves from first[r] to first[r + 1] of a tree; NULL: in which
- * each host has one leaf. cut: [ranks + 1] the floats at which slices begin. The plans of the last
- * two calls stay. Errors: RANK. */
+ * each host has one leaf. cut: [ranks + 1] the floats at which slices begin, the same in all calls.
+ * The plans of the last two calls stay. Errors: RANK. */
 enum dpt_status dpt_internode_plan(struct dpt_internode *internode, const int32_t *first,
                                    const size_t *cut, struct dpt_error *err);
 /*
