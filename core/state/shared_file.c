@@ -54,38 +54,33 @@ int dpt_shared_file_open(const struct dpt_shared_file *file, bool *same)
     return fd;
 }
 
-enum dpt_status dpt_shared_file_write(const struct dpt_shared_file *file, int fd, const float *from,
-                                      int64_t n, int64_t at, uint32_t *crc, struct dpt_error *err)
+/* Reads bytes or, if `to` is NULL, writes them. */
+static enum dpt_status move(const struct dpt_shared_file *file, int fd, char *to, const char *from,
+                            size_t size, int64_t at, uint32_t *crc, struct dpt_error *err)
 {
-    const char *bytes = (const char *)from;
-    const size_t size = (size_t)n * sizeof *from;
-
     *crc = 0;
     for (size_t i = 0; i < size; i += PIECE) {
         const size_t some = size - i < PIECE ? size - i : PIECE;
+        const long long place = at + (long long)i;
 
-        *crc = dpt_crc32(*crc, bytes + i, some);
-        if (dpt_pwrite_all(fd, bytes + i, some, at + (long long)i) != 0)
+        if ((to != NULL ? dpt_pread_all(fd, to + i, some, place)
+                        : dpt_pwrite_all(fd, from + i, some, place)) != 0)
             return dpt_fail_errno(err, DPT_IO, "%s", file->path);
+        *crc = dpt_crc32(*crc, (to != NULL ? to : from) + i, some);
     }
     return DPT_OK;
+}
+
+enum dpt_status dpt_shared_file_write(const struct dpt_shared_file *file, int fd, const float *from,
+                                      int64_t n, int64_t at, uint32_t *crc, struct dpt_error *err)
+{
+    return move(file, fd, NULL, (const char *)from, (size_t)n * sizeof *from, at, crc, err);
 }
 
 enum dpt_status dpt_shared_file_read(const struct dpt_shared_file *file, int fd, float *to,
                                      int64_t n, int64_t at, uint32_t *crc, struct dpt_error *err)
 {
-    char *bytes = (char *)to;
-    const size_t size = (size_t)n * sizeof *to;
-
-    *crc = 0;
-    for (size_t i = 0; i < size; i += PIECE) {
-        const size_t some = size - i < PIECE ? size - i : PIECE;
-
-        if (dpt_pread_all(fd, bytes + i, some, at + (long long)i) != 0)
-            return dpt_fail_errno(err, DPT_IO, "%s", file->path);
-        *crc = dpt_crc32(*crc, bytes + i, some);
-    }
-    return DPT_OK;
+    return move(file, fd, (char *)to, NULL, (size_t)n * sizeof *to, at, crc, err);
 }
 
 enum dpt_status dpt_shared_file_crc(const char *path, int fd, int64_t at, int64_t end,

@@ -106,12 +106,10 @@ static void same_bits_on_several_nodes(void **state)
     if (ranks < 3)
         skip();
     for (int way = 0; way < 3; way++) {
-        struct dpt_comm part, several = comm;
-        struct dpt_error err;
+        struct dpt_comm part;
+        const struct dpt_comm several =
+            split_into_nodes(node[way], way == 0 ? (ranks + 1) / 2 : 2, &part);
 
-        assert_int_equal(dpt_comm_split(&comm, node[way], &part, &err), DPT_OK);
-        several.node = part.world;
-        several.nodes = way == 0 ? (ranks + 1) / 2 : 2;
         sums_of(&several, DPT_DETERMINISTIC_AUTO, way == 1, way == 1);
         if (way == 0)
             sums_of(&several, DPT_DETERMINISTIC_AUTO, true, false);

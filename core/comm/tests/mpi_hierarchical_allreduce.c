@@ -184,13 +184,10 @@ static void sums_of_several_nodes_are_right(void **state)
 
     (void)state;
     for (int way = 0; way < 3; way++) {
-        struct dpt_comm part, leaders, several = comm;
+        struct dpt_comm part, leaders, several = split_into_nodes(node[way], nodes[way], &part);
         struct dpt_error err;
 
-        CHECK_OK(dpt_comm_split(&comm, node[way], &part, &err));
         CHECK_OK(dpt_comm_split(&comm, part.world.rank == 0 ? 0 : 1, &leaders, &err));
-        several.node = part.world;
-        several.nodes = nodes[way];
         several.leaders = part.world.rank == 0 ? leaders.world : (struct dpt_group){.rank = -1};
         ranks = &several;
         for (uint64_t seed = 0; seed < CASES / 2; seed++)

@@ -103,18 +103,15 @@ static void a_node_sends_half_as_much_again_at_most(void **state)
 
     (void)state;
     for (int i = 0; i < 3; i++) {
-        struct dpt_comm part, several = comm;
-        struct dpt_error err;
-        double plain;
+        const int nodes = (ranks + each[i] - 1) / each[i];
+        const double plain = 2.0 * (nodes - 1) / nodes;
+        struct dpt_comm part, several;
 
-        several.nodes = (ranks + each[i] - 1) / each[i];
-        if (several.nodes < 2)
+        if (nodes < 2)
             continue;
         for (int r = 0; r < ranks; r++)
             node[r] = r / each[i];
-        plain = 2.0 * (several.nodes - 1) / several.nodes;
-        CHECK_OK(dpt_comm_split(&comm, node[comm.world.rank], &part, &err));
-        several.node = part.world;
+        several = split_into_nodes(node[comm.world.rank], nodes, &part);
         for (int k = 0; k < 4; k++) {
             double mean, busiest;
 

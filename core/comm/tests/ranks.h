@@ -46,6 +46,18 @@ static inline int close_ranks(int failed)
     return failed;
 }
 
+/* The ranks as if the machine were so many nodes; node: this rank's. Close `part` at the end. */
+static inline struct dpt_comm split_into_nodes(int node, int nodes, struct dpt_comm *part)
+{
+    struct dpt_comm several = comm;
+    struct dpt_error err = {0};
+
+    CHECK_OK(dpt_comm_split(&comm, node, part, &err));
+    several.node = part->world;
+    several.nodes = nodes;
+    return several;
+}
+
 /* What `main` returns: how many of an array of tests failed. */
 #define RUN_ON_ALL_RANKS(tests)                                                                    \
     (open_ranks(), close_ranks(cmocka_run_group_tests(tests, NULL, NULL)))
