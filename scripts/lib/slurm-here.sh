@@ -152,7 +152,7 @@ nodes_are_idle() {
 }
 
 finish() {
-    local file files
+    local file left tries
     trap '' EXIT HUP INT TERM
     if [ ${#daemons[@]} -ge 3 ]; then
         timeout 5 scancel --state=PENDING || true
@@ -161,10 +161,16 @@ finish() {
     fi 2>/dev/null
     kill "${daemons[@]}" 2>/dev/null || true
     wait
-    # What slurmd could not end any more; all that this Slurm started has its configuration in the environment.
-    files=(/proc/[0-9]*/environ) # before grep is one of them
-    grep -lsz "^SLURM_CONF=$SLURM_CONF\$" "${files[@]}" | while read -r file; do
-        kill -KILL "${file//[!0-9]/}" 2>/dev/null || true
+    # What slurmd could not end any more, all but this script: all that this Slurm started has its configuration in the
+    # environment. Again until there is none, since what is killed may have begun another one, and dies when it is scheduled.
+    for ((tries = 100; tries > 0; tries--)); do
+        left=()
+        for file in /proc/[0-9]*/environ; do
+            [ "$file" = "/proc/$$/environ" ] || ! grep -qsz "^SLURM_CONF=$SLURM_CONF\$" "$file" || left+=("${file//[!0-9]/}")
+        done
+        [ ${#left[@]} -gt 0 ] || break
+        kill -KILL "${left[@]}" 2>/dev/null || true
+        sleep 0.1
     done
 }
 trap finish EXIT
