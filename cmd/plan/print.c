@@ -292,7 +292,7 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "\n            each rank writes its part, while training waits");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
     if (p->gathered > 0)
-        dpt_str_printf(out, "weights     %s a step to each rank, unit by unit\n",
+        dpt_str_printf(out, "weights     %s a step to each node, unit by unit\n",
                        bytes_text(p->gathered, a));
     if (traffic->exchanges > 0)
         dpt_str_printf(out,

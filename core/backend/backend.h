@@ -164,9 +164,11 @@ struct dpt_pass {
     int32_t first, last;
     bool infers; /* forward as in evaluation: nothing is kept for backward */
     const struct dpt_batch
-        *batch;          /* the same in all passes of a micro-batch, as all that follows */
-    const float *params; /* nothing but the tensors of these nodes is read */
-    float *gradient;     /* of the tensors of these nodes, and of the norm at which backward ends */
+        *batch; /* the same in all passes of a micro-batch, as all that follows */
+    /* Begins of whole arenas. Of these nodes' tensors, and no others, the learned ones are read in
+     * `params`, the rest in `state`. */
+    const float *params, *state;
+    float *gradient; /* of the tensors of these nodes, and of the norm at which backward ends */
     bool add;
     /* Two numbers (norm_sums.h) for each channel of the norm at which the range begins, and of the
      * norm at which it ends. NULL if there is no such norm. */
@@ -345,10 +347,12 @@ struct dpt_backend {
                                struct dpt_error *err);
     /* For passes over ranges of nodes whose weights are not always in memory. refresh_nodes: does
      * what refresh does, for the nodes [first, last) alone; ranks may pass different parameters.
+     * params, state: as in dpt_pass.
      * forget: frees the memory of what is derived from these nodes' weights, until it is refreshed;
      * shared memory stays. Optional, both or none: nothing is derived. */
-    enum dpt_status (*refresh_nodes)(void *program, int worker, const float *params, int32_t first,
-                                     int32_t last, struct dpt_error *err);
+    enum dpt_status (*refresh_nodes)(void *program, int worker, const float *params,
+                                     const float *state, int32_t first, int32_t last,
+                                     struct dpt_error *err);
     void (*forget)(void *program, int32_t first, int32_t last);
     /* Forward, loss and backward of one micro-batch. gradient: an arena, overwritten, or added to
      * if `add` is set; the floats between its tensors stay as they are. metric_sums: added to. With

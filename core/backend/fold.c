@@ -8,12 +8,12 @@
 #include "core/base/memory.h"
 
 void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before,
-              const struct dpt_graph_node *norm, const float *params, float *weights, float *bias)
+              const struct dpt_graph_node *norm, const float *params, const float *state,
+              float *weights, float *bias)
 {
     const struct dpt_tensor *t = graph->tensors, *own = &t[before->weight];
     const float *from = params + own->offset;
-    const float *mean = params + t[norm->mean].offset,
-                *variance = params + t[norm->variance].offset;
+    const float *mean = state + t[norm->mean].offset, *variance = state + t[norm->variance].offset;
     const float *gamma = params + t[norm->weight].offset, *beta = params + t[norm->bias].offset;
     const int64_t channels = own->dims[0], each = own->count / channels;
     const double eps = norm->attribute[DPT_BATCHNORM_EPS];
@@ -118,7 +118,7 @@ static void fill_arena(const struct dpt_graph *g, const struct place *places, co
         struct dpt_graph_node from = g->nodes[i], node = to->nodes[places[i].number];
 
         if (places[i].norm >= 0)
-            dpt_fold(g, &from, &g->nodes[places[i].norm], params,
+            dpt_fold(g, &from, &g->nodes[places[i].norm], params, params,
                      arena + to->tensors[node.weight].offset,
                      arena + to->tensors[node.bias].offset);
         for (int k = 0; k < DPT_MAX_TENSORS && places[i].norm < 0 && places[i].into < 0; k++) {

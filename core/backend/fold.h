@@ -15,9 +15,11 @@
 int32_t dpt_fold_target(const struct dpt_graph *graph, int32_t i);
 
 /* Writes the weights (canonical order) and the bias (one entry per channel) of `before` with
- * `norm`, which reads it, folded in. params: an arena of the graph. */
+ * `norm`, which reads it, folded in. params, state: arenas of the graph; the learned tensors are
+ * read in the first, the others in the second. */
 void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before,
-              const struct dpt_graph_node *norm, const float *params, float *weights, float *bias);
+              const struct dpt_graph_node *norm, const float *params, const float *state,
+              float *weights, float *bias);
 
 /*
  * Copies a graph without the batch norms that can be folded, and its arena; layers without a bias

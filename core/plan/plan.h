@@ -74,7 +74,7 @@ struct dpt_plan_memory {
     double bytes;
 };
 
-enum { DPT_PLAN_MEMORY = 16, DPT_PLAN_DEVICE = 9 };
+enum { DPT_PLAN_MEMORY = 17, DPT_PLAN_DEVICE = 9 };
 
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {

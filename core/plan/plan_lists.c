@@ -142,15 +142,18 @@ static double message_seconds(const struct walk *w, int link, double bytes, doub
 }
 
 /* The seconds between nodes of what is collective; on a node they are the reduction's. */
-static double collective_seconds(const struct walk *w, enum dpt_action_group over, double bytes)
+static double collective_seconds(const struct walk *w, const struct dpt_action *a, double bytes)
 {
     const struct dpt_plan_pace *pace = w->pace;
     const struct dpt_fabric *f = &w->p->spec.fabric;
-    const double replicas = pace->replicas, floats = bytes / WORD;
+    const double replicas = pace->replicas, nodes = pace->nodes, floats = bytes / WORD;
 
     if (pace->nodes == 1)
         return 0;
-    if (over == DPT_OVER_EVERYBODY)
+    if (a->kind == DPT_ACTION_GATHER)
+        return dpt_fabric_slices(f, floats * w->layout->node_replicas * nodes / (nodes - 1),
+                                 pace->nodes, 0);
+    if (dpt_action_types[a->kind].over == DPT_OVER_EVERYBODY)
         return dpt_fabric_allreduce(f, floats, pace->replicas, pace->add);
     /* A rank sends all but what is its own; there and back would be an allreduce. */
     return dpt_fabric_slices(f, floats * replicas / (replicas - 1), pace->replicas, pace->add);
@@ -188,7 +191,7 @@ static void count(void *arg, int k, const struct dpt_action *a)
         /* A large message is on its way once its receiver asks for it (MPI's rendezvous). */
         s->sum[ENDS] = fmax(s->sum[ENDS], sent) + away;
     } else if (type->over != DPT_OVER_NOBODY && !sends) {
-        took = collective_seconds(w, type->over, bytes);
+        took = collective_seconds(w, a, bytes);
         s->sum[CALLS]++;
         what = COLLECTIVES;
     } else if (type->computes != 0) {

@@ -259,7 +259,7 @@ enum dpt_status dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t gl
     /* The ranks that have one part of the model: each part's gradient is summed by itself. */
     d = (struct step){
         .layout = &l,
-        .nodes = (l.replicas + l.node_replicas - 1) / l.node_replicas,
+        .nodes = dpt_layout_nodes(&l),
         .micros = dpt_layout_most_micros(&l),
         .slower = fmax(1, (double)l.threads * l.node_ranks / p->cores),
     };

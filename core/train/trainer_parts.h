@@ -110,7 +110,7 @@ struct dpt_team {
 /* What is equal on all ranks between two steps. Owner: arenas.c, but for `params`, which is
  * units.c's. */
 struct dpt_arenas {
-    float *params; /* with t->units.gathers only this rank's slice, and the state */
+    float *params; /* with t->units.gathers only this rank's slices, and the state */
     /* If there are several owners, each has only the floats that it owns (gradient_reduction.h):
      * the rest is address space, which takes no memory. */
     float *slot[DPT_MAX_SLOTS];
@@ -176,6 +176,7 @@ struct dpt_mesh {
 /* How a rank gets the weights of FSDP units. Owner: units.c. */
 struct dpt_units {
     bool gathers;              /* by messages; else all ranks have one arena of them */
+    const float *unit;         /* that is gathered, as the begin of an arena of all */
     struct dpt_shared weights; /* that arena */
 };
 

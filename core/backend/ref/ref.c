@@ -224,7 +224,7 @@ struct run {
     float *memory;
     struct dpt_spans *spans;
     const struct dpt_batch *batch;
-    const float *params;
+    const float *params, *state;
     float *gradient; /* NULL in evaluation */
     bool add, training;
     const struct dpt_pass *pass; /* NULL: over all of them */
@@ -241,6 +241,7 @@ static struct run run_of(const struct program *program, int worker, int flight,
         .spans = flight_of(program, worker, 0)->spans,
         .batch = batch,
         .params = params,
+        .state = params,
         .gradient = gradient,
         .training = gradient != NULL,
         .last = program->spec.graph->n_nodes,
@@ -295,8 +296,8 @@ static struct dpt_ref_call call_of(const struct run *run, int32_t index)
         call.saved = at(run->memory, location->saved);
     call.weight = tensor_in(program, run->params, node->weight);
     call.bias = tensor_in(program, run->params, node->bias);
-    call.mean = tensor_in(program, run->params, node->mean);
-    call.variance = tensor_in(program, run->params, node->variance);
+    call.mean = tensor_in(program, run->state, node->mean);
+    call.variance = tensor_in(program, run->state, node->variance);
     call.dweight = sum_in(program, run->gradient, node->weight);
     call.dbias = sum_in(program, run->gradient, node->bias);
     call.means = sum_in(program, run->gradient, node->mean);
@@ -442,6 +443,7 @@ static struct run run_of_pass(const struct program *program, int worker,
     struct run run =
         run_of(program, worker, pass->flight, pass->batch, pass->params, pass->gradient);
 
+    run.state = pass->state;
     run.add = pass->add;
     run.training = !pass->infers;
     run.pass = pass;

@@ -65,7 +65,8 @@ static inline void whole_step_run(const struct whole_step *s, const struct dpt_b
                                   const float *params, float *gradient,
                                   struct dpt_metric_sums *metric_sums)
 {
-    struct dpt_pass pass = {.params = params, .gradient = gradient, .samples = s->samples};
+    struct dpt_pass pass = {
+        .params = params, .state = params, .gradient = gradient, .samples = s->samples};
     double *own[WHOLE_STEP_MOST], *all;
     struct dpt_error err;
     size_t widest = 1;

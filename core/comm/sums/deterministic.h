@@ -2,7 +2,8 @@
  * deterministic: what the files of deterministic_allreduce.h share. Private to core/comm.
  *
  * deterministic_slices.c: which floats a rank adds, and of what; deterministic_rounds.c: sums of
- * micro-batches taken round-robin; deterministic_allreduce.c: the rest, the window among it.
+ * micro-batches taken round-robin; deterministic_units.c: units that are gathered;
+ * deterministic_allreduce.c: the rest, the window among it.
  */
 #ifndef DPT_COMM_DETERMINISTIC_H
 #define DPT_COMM_DETERMINISTIC_H
@@ -44,9 +45,11 @@ struct dpt_deterministic_allreduce {
     float *base;                              /* the host's first buffer */
     struct dpt_deterministic_part *parts;     /* the host's ranks' of a sum, in order */
     struct dpt_chunks chunks;                 /* whose sums of squares are wanted */
-    int ranges;    /* of floats that are cut for themselves: 1, or the units */
-    size_t *edge;  /* [ranges + 1]: where these begin */
-    size_t *cut;   /* [ranges][ranks + 1]: where slices begin: floats that one rank owns */
+    int ranges;      /* of floats that are cut for themselves: 1, or the units */
+    size_t *edge;    /* [ranges + 1]: where these begin */
+    size_t *unit;    /* [units + 1]: where the units begin */
+    float *gathered; /* room for a unit, in memory of the host */
+    size_t *cut;     /* [ranges][ranks + 1]: where slices begin: floats that one rank owns */
     size_t *chunk; /* [ranges][ranks + 1]: where slices are made of chunks: the first one of each */
     double *packed; /* chunks' numbers, rank by rank, where there are several ranges */
     size_t packed_room;
@@ -65,6 +68,23 @@ static inline size_t dpt_deterministic_chunked(const struct dpt_deterministic_al
 {
     return d->chunks.begin[d->chunks.n];
 }
+
+/* Where the slices of a range begin, by their numbers. */
+static inline const size_t *dpt_deterministic_cuts(const struct dpt_deterministic_allreduce *d,
+                                                   int range)
+{
+    return d->cut + (size_t)range * ((size_t)d->ranks + 1);
+}
+
+/* Waits for the ranks of the host. */
+static inline void dpt_deterministic_await_host(struct dpt_deterministic_allreduce *d)
+{
+    if (d->host->size > 1)
+        dpt_node_barrier_wait(&d->barrier);
+}
+
+/* Closes what belongs to the host, also part of it. */
+void dpt_deterministic_close_host(struct dpt_deterministic_allreduce *d);
 
 /* Once the way is known: cuts the slices. */
 void dpt_deterministic_cut(struct dpt_deterministic_allreduce *d);
@@ -100,6 +120,11 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
 enum dpt_status dpt_rounds_open_window(struct dpt_deterministic_allreduce *d, bool spin,
                                        struct dpt_error *err);
 void dpt_rounds_close(struct dpt_deterministic_allreduce *d);
+/* Collective. Makes room for a unit, if spec->gathers: once a node, if `nodes` and its ranks follow
+ * each other, else for each rank. Errors: RANK; nothing is open then. */
+enum dpt_status dpt_units_open_room(struct dpt_deterministic_allreduce *d,
+                                    const struct dpt_deterministic_spec *spec, bool nodes,
+                                    struct dpt_error *err);
 /* dpt_deterministic_slice_sum of rounds. */
 const float *dpt_rounds_slice_sum(const struct dpt_deterministic_allreduce *d, int range);
 

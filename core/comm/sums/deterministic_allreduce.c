@@ -7,13 +7,6 @@
 /* Floats that one thread copies faster than several. */
 enum { ALONE = 32 * 1024 };
 
-/* Waits for the ranks of the host. */
-static void await_host(struct dpt_deterministic_allreduce *d)
-{
-    if (d->host->size > 1)
-        dpt_node_barrier_wait(&d->barrier);
-}
-
 /* Whether the ranks share their slices' weights through memory of the host, and whether that lies
  * beside the sum: elsewhere than in one window the slice's sum is in it. */
 static bool shares_weights(const struct dpt_deterministic_allreduce *d)
@@ -67,17 +60,6 @@ out:
     return status;
 }
 
-/* Closes what open_host has made, also part of it. */
-static void close_host(struct dpt_deterministic_allreduce *d)
-{
-    dpt_internode_close(d->internode);
-    d->internode = NULL;
-    dpt_shared_close(&d->shared);
-    dpt_free(d->memory);
-    d->memory = NULL;
-    d->sums_of_squares = NULL;
-}
-
 /* Opens the memory of the hosts, which are the nodes, or every rank by itself. */
 static enum dpt_status open_host(struct dpt_deterministic_allreduce *d, bool nodes, bool spin,
                                  struct dpt_error *err)
@@ -91,7 +73,7 @@ static enum dpt_status open_host(struct dpt_deterministic_allreduce *d, bool nod
     DPT_TRY(dpt_group_agree(&d->comm->world, open_window(d, spin, err), err));
 out:
     if (status != DPT_OK)
-        close_host(d);
+        dpt_deterministic_close_host(d);
     return status;
 }
 
@@ -126,9 +108,10 @@ static enum dpt_status open_rounds(struct dpt_deterministic_allreduce *d,
 {
     enum dpt_status status = DPT_OK;
     const enum dpt_deterministic_way way = spec->way;
-    bool nodes = false;
+    bool nodes;
 
-    DPT_TRY(dpt_internode_open(&d->internode, d->comm, &nodes, err));
+    d->host = &d->one;
+    memcpy(d->unit, spec->unit, ((size_t)spec->units + 1) * sizeof *d->unit);
     d->pitch = dpt_rounds_pitch(d, spec);
     if (way != DPT_DETERMINISTIC_MESSAGES && d->comm->node.size == d->ranks &&
         dpt_rounds_open_window(d, spec->spin, err) != DPT_OK && way == DPT_DETERMINISTIC_WINDOW)
@@ -137,6 +120,9 @@ static enum dpt_status open_rounds(struct dpt_deterministic_allreduce *d,
         d->ranges = spec->units;
         memcpy(d->edge, spec->unit, ((size_t)spec->units + 1) * sizeof *d->edge);
     }
+    nodes = spec->gathers && !d->window && way != DPT_DETERMINISTIC_MESSAGES;
+    if (!nodes || dpt_units_open_room(d, spec, true, err) != DPT_OK)
+        DPT_TRY(dpt_units_open_room(d, spec, false, err));
     DPT_TRY(dpt_group_agree(&d->comm->world, dpt_rounds_open(d, spec, err), err));
 out:
     return status;
@@ -167,13 +153,14 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
         d->keeps_sum = spec->keeps_sum;
         d->receive.count = dpt_alloc_array((size_t)d->ranks * 2, sizeof(int));
         d->cut = dpt_alloc_array(2 * ranges * ((size_t)d->ranks + 1), sizeof *d->cut);
-        d->edge = dpt_alloc_array(ranges + 1, sizeof *d->edge);
+        d->edge = dpt_alloc_array(2 * (ranges + 1), sizeof *d->edge);
         d->ranges = 1;
     }
     if (d == NULL || d->cut == NULL || d->edge == NULL || d->receive.count == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
     d->chunk = d->cut + ranges * ((size_t)d->ranks + 1);
+    d->unit = d->edge + ranges + 1;
     d->edge[1] = d->sharded ? dpt_deterministic_chunked(d) : d->stride;
     d->receive.at = d->receive.count + d->ranks;
     DPT_TRY(spec->units > 0 ? open_rounds(d, spec, err) : open_blocks(d, spec, err));
@@ -191,7 +178,7 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
         return;
     if (d->rounds != NULL)
         dpt_rounds_close(d);
-    close_host(d);
+    dpt_deterministic_close_host(d);
     dpt_free(d->own_squares);
     dpt_free(d->received);
     dpt_free(d->parts);
@@ -240,14 +227,14 @@ enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *d,
     for (int k = 0; k < mine->n; k++)
         notice->offset[k] = (int32_t)((size_t)(mine->value[k] - d->base) / d->stride);
     if (!d->window) {
-        await_host(d); /* all values are there */
+        dpt_deterministic_await_host(d); /* all values are there */
         return dpt_group_sum_floats(&d->comm->world, words, word_sums, (size_t)n, err);
     }
     for (int i = 0; i < n; i++) {
         notice->words[i] = words[i];
         word_sums[i] = 0;
     }
-    await_host(d);
+    dpt_deterministic_await_host(d);
     for (int r = 0; r < d->ranks; r++)
         for (int i = 0; i < n; i++)
             word_sums[i] += d->notices[r].words[i];
@@ -276,7 +263,7 @@ static void sum_window(struct dpt_deterministic_allreduce *d, int32_t total, int
             memcpy(d->result + at, sum.value[0], n * sizeof *sum.value[0]);
     }
     d->slice = stays ? d->parts[0].value : d->result;
-    await_host(d); /* all slices are there */
+    dpt_deterministic_await_host(d); /* all slices are there */
 }
 
 /* Adds what the host's ranks have for the slices that this one handles, a cache full at a time.
@@ -315,7 +302,7 @@ static enum dpt_status sum_hosts(struct dpt_deterministic_allreduce *d, const in
     }
     DPT_TRY(dpt_internode_gather(d->internode, d->cut, d->result,
                                  all ? 0 : dpt_deterministic_chunked(d), d->stride, err));
-    await_host(d); /* all that the host's ranks have received is there */
+    dpt_deterministic_await_host(d); /* all that the host's ranks have received is there */
 out:
     return status;
 }
@@ -378,13 +365,12 @@ enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *d, f
     struct copying c = {d, x, dpt_pool_threads(pool)};
     const size_t n = dpt_deterministic_chunked(d);
 
-    if (d->ranges > 1) {
+    if (d->weights == NULL) {
         for (int k = 0; k < d->ranges; k++)
-            DPT_TRY(dpt_deterministic_gather_unit(d, k, x, err));
+            DPT_TRY(dpt_internode_gather(d->internode, dpt_deterministic_cuts(d, k), x, d->edge[k],
+                                         d->ranges > 1 ? d->edge[k + 1] : n, err));
         return DPT_OK;
     }
-    if (d->weights == NULL)
-        return dpt_internode_gather(d->internode, d->cut, x, 0, n, err);
     if (!d->window)
         DPT_TRY(dpt_internode_gather(d->internode, d->cut, d->weights, 0, n, err));
     dpt_node_barrier_wait(&d->barrier); /* all weights are there */

@@ -68,6 +68,7 @@ struct dpt_deterministic_spec {
     int units, level;
     bool whole;
     int32_t leaves;
+    bool gathers; /* units are gathered, too (dpt_deterministic_gather_unit) */
 };
 
 /* Collective over comm->world. AUTO chooses windows if there is enough memory that ranks of a node
@@ -163,10 +164,13 @@ float *dpt_deterministic_weights(const struct dpt_deterministic_allreduce *allre
  * rank's own are there. pool: the threads that copy. Errors: RANK. */
 enum dpt_status dpt_deterministic_share(struct dpt_deterministic_allreduce *allreduce, float *x,
                                         struct dpt_pool *pool, struct dpt_error *err);
-/* Collective, for rounds. Gives all ranks the floats of one unit, by messages, whatever the
- * ranks share. */
+/* Collective, for rounds with spec.gathers. Gives all ranks the floats of one unit, of which each
+ * has its own in `own`. They are there until the next call; ranks that share memory have one copy,
+ * which they may only read, and each rank of a node receives a part of it. Returns where
+ * float 0 of all would be. Errors: RANK. */
 enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *allreduce,
-                                              int unit, float *x, struct dpt_error *err);
+                                              int unit, const float *own, const float **gathered,
+                                              struct dpt_error *err);
 /* Collective. Gives all ranks `each` numbers of every chunk. */
 enum dpt_status dpt_deterministic_gather_chunks(struct dpt_deterministic_allreduce *allreduce,
                                                 double *values, int each, struct dpt_error *err);

@@ -547,27 +547,6 @@ out:
     return status;
 }
 
-enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *d, int unit,
-                                              float *x, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm->world;
-    const struct piece *p = &d->rounds->pieces[d->rounds->first[unit]];
-    const MPI_Datatype type = d->rounds->type;
-    const size_t line = d->rounds->line;
-
-    for (int r = 0; r < d->ranks; r++) {
-        size_t at;
-
-        d->receive.count[r] = (int)(find_owned(d, r, p->range, p->begin, p->end, &at) / line);
-        d->receive.at[r] = d->receive.count[r] > 0 ? (int)((at - p->begin) / line) : 0;
-    }
-    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, type, x + p->begin, d->receive.count,
-                 d->receive.at, type, dpt_mpi_comm(world));
-out:
-    return status;
-}
-
 size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
 {
     const struct piece *rest = &d->rounds->pieces[d->rounds->first[d->rounds->units]];

@@ -21,7 +21,6 @@ struct dpt_internode {
     size_t slot;          /* floats */
     MPI_Request *sending; /* of a phase */
     size_t room;          /* of those */
-    bool has_room;        /* also for those of the way back */
 };
 
 /* What a route runs on: the floats [begin, end) of the slices. */
@@ -453,9 +452,7 @@ enum dpt_status dpt_internode_gather(struct dpt_internode *x, const size_t *cut,
     enum dpt_status status = DPT_OK;
     const struct job job = {x, cut, NULL, floats, begin, end};
 
-    if (!x->has_room)
-        DPT_TRY(make_room(x, &x->back, cut, err));
-    x->has_room = true;
+    DPT_TRY(make_room(x, &x->back, cut, err));
     DPT_TRY(run(&job, &x->back, err));
 out:
     return status;

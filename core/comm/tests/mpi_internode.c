@@ -1,6 +1,6 @@
 /* ranks: 3 5 12 15 16 */
-/* What leaves a node in a sum along the tree, and an owner when a unit is gathered, whatever the
- * numbers of ranks and leaves are. */
+/* What leaves a node in a sum along the tree, and a node and an owner when a unit is gathered,
+ * whatever the numbers of ranks and leaves are. */
 #include "core/base/rng.h"
 #include "core/comm/internal.h"
 #include "core/comm/sums/deterministic_allreduce.h"
@@ -127,6 +127,69 @@ static void a_node_sends_half_as_much_again_at_most(void **state)
     }
 }
 
+/* Gathers three units of which each rank has its own; checks them, and returns the floats that all
+ * nodes send. */
+static double gather(const struct dpt_comm *several)
+{
+    enum { UNITS = 3, CHUNK = 48 };
+    static float own[FLOATS];
+    size_t begin[FLOATS / CHUNK + 1], unit[UNITS + 1] = {0, CHUNK * 7, CHUNK * 200, FLOATS};
+    const struct dpt_deterministic_spec spec = {.n = FLOATS + 16,
+                                                .buffers = 1,
+                                                .chunks = {.n = FLOATS / CHUNK, .begin = begin},
+                                                .sharded = true,
+                                                .unit = unit,
+                                                .units = UNITS,
+                                                .leaves = comm.world.size,
+                                                .gathers = true};
+    struct dpt_deterministic_allreduce *d;
+    struct dpt_error err;
+    double all;
+
+    for (size_t i = 0; i <= spec.chunks.n; i++)
+        begin[i] = i * CHUNK;
+    CHECK_OK(dpt_deterministic_open(&d, several, &spec, &err));
+    for (size_t i = 0; i < FLOATS; i++)
+        own[i] = -1;
+    for (int k = 0; k < dpt_deterministic_ranges(d); k++) {
+        const struct dpt_slice slice = dpt_deterministic_slice(d, comm.world.rank, k);
+
+        for (size_t i = slice.begin; i < slice.end; i++)
+            own[i] = (float)i;
+    }
+    sent = 0;
+    for (int i = 0; i < 2 * UNITS; i++) { /* forward, and back */
+        const int k = i < UNITS ? i : 2 * UNITS - 1 - i;
+        const float *x;
+
+        CHECK_OK(dpt_deterministic_gather_unit(d, k, own, &x, &err));
+        for (size_t at = unit[k]; at < unit[k + 1]; at++)
+            CHECK(x[at] == (float)at);
+    }
+    all = sent / 2;
+    CHECK_OK(dpt_group_sum_doubles(&comm.world, &all, &all, 1, &err));
+    dpt_deterministic_close(d);
+    return all;
+}
+
+/* However many ranks a node has. */
+static void a_unit_comes_once_to_each_node(void **state)
+{
+    const int ranks = comm.world.size;
+
+    (void)state;
+    for (int each = 1; each < ranks; each *= 2) {
+        const int nodes = (ranks + each - 1) / each;
+        struct dpt_comm part, several;
+
+        for (int r = 0; r < ranks; r++)
+            node[r] = r / each;
+        several = split_into_nodes(node[comm.world.rank], nodes, &part);
+        CHECK(gather(&several) == (double)FLOATS * (nodes - 1));
+        dpt_comm_close(&part);
+    }
+}
+
 /* When a unit is summed or gathered, no owner gives more than another one: here 33 layers. */
 static void owners_give_as_much_of_each_unit(void **state)
 {
@@ -169,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(owners_give_as_much_of_each_unit),
+        cmocka_unit_test(a_unit_comes_once_to_each_node),
         cmocka_unit_test(a_node_sends_half_as_much_again_at_most),
     };
 

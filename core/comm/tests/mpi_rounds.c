@@ -89,21 +89,19 @@ static void put_unit(struct dpt_deterministic_allreduce *d, float (*value)[MANY]
                value[w] + begin, (end - begin) * sizeof **value);
 }
 
-/* Each owner's floats of a unit reach all, and nothing else changes. */
+/* Each owner's floats of a unit reach all. */
 static void check_gather(struct dpt_deterministic_allreduce *d, int k,
                          const struct dpt_deterministic_spec *spec)
 {
     static float x[MANY];
+    const float *gathered;
     struct dpt_error err;
 
     for (size_t i = 0; i < MANY; i++)
         x[i] = owns(d, comm.world.rank, i, false) ? (float)i : -1;
-    assert_int_equal(dpt_deterministic_gather_unit(d, k, x, &err), DPT_OK);
-    for (size_t i = 0; i < MANY; i++)
-        assert_true(x[i] == (owns(d, comm.world.rank, i, false) ||
-                                     (i >= spec->unit[k] && i < spec->unit[k + 1])
-                                 ? (float)i
-                                 : -1));
+    assert_int_equal(dpt_deterministic_gather_unit(d, k, x, &gathered, &err), DPT_OK);
+    for (size_t i = spec->unit[k]; i < spec->unit[k + 1]; i++)
+        assert_true(gathered[i] == (float)i);
 }
 
 /* Leaves taken round-robin; buffers have room for one unit, and change as soon as its round is
@@ -167,7 +165,8 @@ static void round_robin_shards(void **state)
                                               .way = round % 4 < 2 ? DPT_DETERMINISTIC_AUTO
                                                                    : DPT_DETERMINISTIC_MESSAGES,
                                               .level = (int)dice(round, 2, 4),
-                                              .leaves = LEAVES};
+                                              .leaves = LEAVES,
+                                              .gathers = true};
         struct dpt_deterministic_allreduce *d;
 
         cut(round, n / 16 * 16, &spec.chunks);
@@ -302,17 +301,18 @@ static void round_robin_in_pieces(void **state)
 
 /* The rounds of leaves taken round-robin; with weights of which all gather each unit before it is
  * used forward and back, the last one once. */
-static void take_rounds(struct dpt_deterministic_allreduce *d, int rounds, float *gathered)
+static void take_rounds(struct dpt_deterministic_allreduce *d, int rounds, const float *own)
 {
     const int units = 2, uses = 2 * units - 1;
+    const float *gathered;
     struct dpt_error err;
 
     dpt_deterministic_begin(d, rounds * comm.world.size);
     for (int32_t k = 0; k < rounds; k++) {
-        for (int i = 0; i < uses && gathered != NULL; i++)
-            assert_int_equal(
-                dpt_deterministic_gather_unit(d, i < units ? i : 2 * units - 2 - i, gathered, &err),
-                DPT_OK);
+        for (int i = 0; i < uses && own != NULL; i++)
+            assert_int_equal(dpt_deterministic_gather_unit(d, i < units ? i : 2 * units - 2 - i,
+                                                           own, &gathered, &err),
+                             DPT_OK);
         for (int unit = 0; unit <= units; unit++)
             assert_int_equal(dpt_deterministic_round(d, k, unit, &err), DPT_OK);
     }
@@ -321,7 +321,7 @@ static void take_rounds(struct dpt_deterministic_allreduce *d, int rounds, float
 
 /* One leaf for each of `rounds` buffers of a rank, summed and shared, or weights gathered. Returns
  * what all ranks gave. */
-static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds, bool gathers)
+static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds)
 {
     static float weights[MANY];
     const int ranks = comm.world.size, rank = comm.world.rank;
@@ -347,12 +347,12 @@ static double count_bytes(const struct dpt_deterministic_spec *spec, int rounds,
                       spec->n, NULL, NULL);
     before = given;
     if (spec->units > 0) {
-        take_rounds(d, rounds, gathers ? weights : NULL);
+        take_rounds(d, rounds, spec->gathers ? weights : NULL);
     } else {
         assert_int_equal(dpt_deterministic_publish(d, &tree, words, word_sums, 1, &err), DPT_OK);
         assert_int_equal(dpt_deterministic_sum(d, &tree, first, &err), DPT_OK);
     }
-    if (spec->sharded && !gathers)
+    if (spec->sharded && !spec->gathers)
         assert_int_equal(dpt_deterministic_share(d, weights, pool, &err), DPT_OK);
     all = (double)(given - before);
     assert_int_equal(dpt_group_sum_doubles(&comm.world, &all, &all, 1, &err), DPT_OK);
@@ -381,9 +381,9 @@ static void no_more_is_sent_than_needed(void **state)
         begin[at / 96] = at;
     spec.chunks.n = P / 96;
     squares = sizeof(double) * (double)spec.chunks.n;
-    assert_true(count_bytes(&spec, 1, false) == others * 4 * 2 * N);
+    assert_true(count_bytes(&spec, 1) == others * 4 * 2 * N);
     spec.sharded = true;
-    assert_true(count_bytes(&spec, 1, false) == others * (4 * (N + P + REST) + squares));
+    assert_true(count_bytes(&spec, 1) == others * (4 * (N + P + REST) + squares));
     spec.unit = unit;
     spec.units = 2;
     spec.buffers = 1;
@@ -391,8 +391,10 @@ static void no_more_is_sent_than_needed(void **state)
     for (int rounds = 1; rounds <= 4; rounds++) {
         const double sums = rounds * (P + comm.world.size * REST);
 
-        assert_true(count_bytes(&spec, rounds, false) == others * (4 * (sums + P) + squares));
-        assert_true(count_bytes(&spec, rounds, true) ==
+        spec.gathers = false;
+        assert_true(count_bytes(&spec, rounds) == others * (4 * (sums + P) + squares));
+        spec.gathers = true;
+        assert_true(count_bytes(&spec, rounds) ==
                     others * (4 * (sums + rounds * (2 * P - (P - 4992))) + squares));
     }
 }

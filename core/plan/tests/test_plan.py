@@ -171,7 +171,8 @@ def test_memory_follows_from_the_model(tmp_path):
     first, last = sum(-(-count // 16) * 16 for count in (32 * 27, 32, 64 * 288, 64)) * 4, (40960 + 16) * 4
     assert first + last == parts["weights"] == alone["memory"]["parts"]["weights"]
     assert alone["memory"]["of"]["weights"] == "node" and alone["gathered_bytes"] == 0
-    assert units["memory"]["parts"]["weights"] == parts["weights"] / 4 + last, "its own, and the larger unit"
+    assert units["memory"]["parts"]["weights"] == parts["weights"] / 4, "its own"
+    assert units["memory"]["parts"]["weights_unit"] == last and units["memory"]["of"]["weights_unit"] == "node", "the larger unit"
     assert units["gathered_bytes"] == units["reduced_bytes"] // parts["weights"] * (2 * first + last)
     text = CNN + "comm: {reduction: reproducible}\nparallel: {pipeline: 2}\n"
     stages = planned(tmp_path, text, "--ranks", 4, "--ranks-per-node", 2)

@@ -137,7 +137,8 @@ def test_all_meshes_of_the_ranks(tmp_path):
         parts = own["memory"]["parts"]
         assert row["sent_bytes"] == {axis["axis"]: axis["sent_bytes"] for axis in own["axes"]}
         sharers = {"rank": 1, "node": 4}  # of the copies; of a part's weights its replicas
-        weights = parts["weights"] / (1 if own["memory"]["of"]["weights"] == "rank" else min(row["data"], 4 // row["tensor"]))
+        together = max(1, min(row["data"], 4 // row["tensor"]))
+        weights = parts["weights"] / (1 if own["memory"]["of"]["weights"] == "rank" else together) + parts["weights_unit"] / together
         assert row["memory"]["weights"] == weights + parts["divided"] + parts["copies"] / sharers[own["memory"]["of"]["copies"]]
         assert row["bubble"] == (own["pipeline"]["bubble"] if row["pipeline"] > 1 else 0)
         assert row["memory"]["rank"] == pytest.approx(sum(value for key, value in row["memory"].items() if key not in ("rank", "host", "rank_0_saving")))

@@ -232,20 +232,20 @@ bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node)
     return k < stage->units;
 }
 
-/* Floats of the stage's largest unit. */
-static size_t largest_unit(const struct dpt_layout_stage *stage)
+double dpt_layout_unit(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
 {
     const size_t *edge = stage->edge;
     size_t most = 0;
 
-    for (int k = 0; k < stage->units; k++)
+    for (int k = 0; k < stage->units && l->sliced; k++)
         most = edge[k + 1] - edge[k] > most ? edge[k + 1] - edge[k] : most;
-    return most;
+    return (double)most;
 }
 
-double dpt_layout_parameter_room(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
+double dpt_layout_parameters(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
 {
-    const double whole = (double)stage->graph.arena;
+    const struct dpt_graph *graph = &stage->graph;
 
-    return l->sliced ? whole / l->owners + (double)largest_unit(stage) : whole;
+    return l->sliced ? (double)graph->floats / l->owners + (double)(graph->arena - graph->floats)
+                     : (double)graph->arena;
 }

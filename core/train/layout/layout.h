@@ -138,10 +138,16 @@ struct dpt_layout_place {
 struct dpt_layout_place dpt_layout_place(const struct dpt_layout *layout, int rank);
 /* Whether a unit of the stage begins with this node. */
 bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node);
-/* Floats of the parameters that a rank of the stage has at a time: all of them, or its slice and a
- * unit. */
-double dpt_layout_parameter_room(const struct dpt_layout *layout,
-                                 const struct dpt_layout_stage *stage);
+/* Floats of the parameters that a rank of the stage keeps: all of them, or what it owns and the
+ * state. */
+double dpt_layout_parameters(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* Floats of the stage's largest unit of weights that have several owners; 0: they have one. */
+double dpt_layout_unit(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* The nodes over which the ranks are spread that have the same part of the model. */
+static inline int dpt_layout_nodes(const struct dpt_layout *layout)
+{
+    return (layout->replicas + layout->node_replicas - 1) / layout->node_replicas;
+}
 /* Whether the optimizer's state of a stage is so large that the ranks of a node share it, and each
  * writes a part (setup/arenas.c). */
 bool dpt_layout_shares_slots(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);

@@ -230,7 +230,7 @@ static enum dpt_status derive(struct dpt_tensor_parallel *d, int32_t first, int3
         if (layer->columns == NULL || graph->tensors[graph->nodes[i].weight].whole == 0)
             continue;
         DPT_TRY(dpt_columns_exchange(
-            d->exchange, t->arenas.params + graph->tensors[graph->nodes[i].weight].offset,
+            d->exchange, dpt_units_params(t) + graph->tensors[graph->nodes[i].weight].offset,
             layer->rows, layer->inputs, layer->columns, err));
     }
 out:

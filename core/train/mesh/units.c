@@ -168,8 +168,13 @@ static void derive(void *arg, int thread)
     struct dpt_worker *worker = &t->team.workers[thread];
     const int32_t *node = &t->stage->node[d->unit];
 
-    worker->status = t->backend->refresh_nodes(t->model.program, thread, t->arenas.params, node[0],
-                                               node[1], &worker->err);
+    worker->status = t->backend->refresh_nodes(t->model.program, thread, dpt_units_params(t),
+                                               t->arenas.params, node[0], node[1], &worker->err);
+}
+
+enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_error *err)
+{
+    return t->reduction.type->gather(t, unit, &t->units.unit, err);
 }
 
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err)
@@ -185,12 +190,6 @@ enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_err
 
 void dpt_units_release(struct dpt_trainer *t, int unit)
 {
-    const size_t begin = t->stage->edge[unit], end = t->stage->edge[unit + 1];
-    const struct dpt_slice own = dpt_gradient_own(t, dpt_gradient_range_of(t, begin));
-    float *const params = t->arenas.params;
-
-    dpt_decommit(params + begin, params + (own.begin < end ? own.begin : end));
-    dpt_decommit(params + (own.end > begin ? own.end : begin), params + end);
     if (t->backend->forget != NULL)
         t->backend->forget(t->model.program, t->stage->node[unit], t->stage->node[unit + 1]);
 }

@@ -6,7 +6,8 @@
  * the offsets of the whole model; what is not there is address space. If all ranks share one node,
  * the weights are there once, in memory that they share; each owner writes its slice, so nothing is
  * gathered; the running statistics are node rank 0's then, and all read them. Otherwise a unit is
- * gathered by messages, and each rank has the statistics. Without slices each rank has all weights,
+ * gathered by messages, into one copy for the ranks of a node if they share memory, and each rank
+ * has the statistics. Without slices each rank has all weights,
  * and these functions handle that case, too.
  */
 #ifndef DPT_TRAIN_UNITS_H
@@ -47,9 +48,15 @@ enum dpt_status dpt_units_refresh(struct dpt_trainer *t, struct dpt_error *err);
  * end. */
 size_t dpt_units_alike(const struct dpt_trainer *t);
 
-/* These are for units that the reduction gathers (gradient_reduction.h). derive: afterwards, on
- * this rank, makes what the backend derives from the weights. release: gives back all but this
- * rank's own weights. Errors: RANK. */
+/* Where the learned floats of the unit that is gathered, or of all, are read: an arena's begin. */
+static inline const float *dpt_units_params(const struct dpt_trainer *t)
+{
+    return t->units.gathers ? t->units.unit : t->arenas.params;
+}
+/* These are for units that the reduction gathers (gradient_reduction.h). gather: collective.
+ * derive: afterwards, on this rank, makes what the backend derives from the weights. release: frees
+ * that. Errors: RANK. */
+enum dpt_status dpt_units_gather(struct dpt_trainer *t, int unit, struct dpt_error *err);
 enum dpt_status dpt_units_derive(struct dpt_trainer *t, int unit, struct dpt_error *err);
 void dpt_units_release(struct dpt_trainer *t, int unit);
 

@@ -102,9 +102,11 @@ struct dpt_gradient_reduction_type {
     enum dpt_status (*round)(struct dpt_trainer *t, int32_t round, int unit, struct dpt_error *err);
     /* These are NULL unless ranks take rounds round-robin. extra: the begin of a whole arena whose
      * state and tail are those of the thread's `target`, which has room for only one unit before
-     * them. gather: collective, gives all ranks a unit's weights. */
+     * them. gather: collective, gives all ranks a unit's weights until the next one's. *params:
+     * out, where those of all units would be. */
     float *(*extra)(struct dpt_trainer *t, int thread);
-    enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
+    enum dpt_status (*gather)(struct dpt_trainer *t, int unit, const float **params,
+                              struct dpt_error *err);
     bool of_rows;   /* the norm's chunks are t->reduction.chunks, not all of one size */
     bool in_slices; /* a rank has only the sum of what it owns, in slice_sum until the next step */
 };

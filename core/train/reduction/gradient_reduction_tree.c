@@ -190,6 +190,7 @@ static enum dpt_status open_round_robin(struct dpt_trainer *t, struct dpt_error 
 
     spec.spin = t->team.spin;
     spec.chunks = t->reduction.chunks;
+    spec.gathers = t->units.gathers;
     DPT_TRY(dpt_group_agree(&replicas->world,
                             DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err), err));
     DPT_TRY(dpt_deterministic_open(&t->reduction.state->allreduce, replicas, &spec, err));
@@ -328,10 +329,11 @@ static float *extra(struct dpt_trainer *t, int thread)
            dpt_trainer_graph(t)->floats;
 }
 
-static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, struct dpt_error *err)
+static enum dpt_status gather_unit(struct dpt_trainer *t, int unit, const float **params,
+                                   struct dpt_error *err)
 {
     return dpt_deterministic_gather_unit(t->reduction.state->allreduce, unit, t->arenas.params,
-                                         err);
+                                         params, err);
 }
 
 static enum dpt_status sum_round_robin(struct dpt_trainer *t, const float flags[DPT_FLAGS],

@@ -35,15 +35,24 @@ out:
     return status;
 }
 
+/* Of an arena's units this rank uses the slices that it owns. */
+static void use_slices(const struct dpt_trainer *t, float *arena)
+{
+    const size_t bytes = (size_t)dpt_trainer_graph(t)->floats * sizeof(float);
+
+    dpt_use_pieces(arena, bytes, bytes / (size_t)(t->arenas.owners * t->stage->units));
+}
+
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t ranks = (size_t)t->comm->world.size;
-    const size_t bytes = (size_t)graph->floats * sizeof(float);
 
     t->arenas.owners = t->layout.owners;
     DPT_TRY(dpt_units_open_params(t, err));
+    if (t->layout.by_messages)
+        use_slices(t, t->arenas.params);
     if (!t->data.train.present)
         return DPT_OK;
     dpt_arenas_count_slots(&t->arenas, &t->layout);
@@ -52,8 +61,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));
         if (t->arenas.owners > 1 && t->layout.node_replicas < t->layout.replicas)
-            dpt_use_pieces(t->arenas.slot[k], bytes,
-                           bytes / (size_t)(t->arenas.owners * t->stage->units));
+            use_slices(t, t->arenas.slot[k]);
     }
     DPT_TRY(DPT_ALLOCATE(t->arenas.parts.count, 2 * ranks, "the list of ranks", err));
     t->arenas.parts.at = t->arenas.parts.count + ranks;

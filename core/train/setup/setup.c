@@ -31,9 +31,10 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const int ranks = t->comm->node.size;
     const double slots = t->layout.slots * (double)graph->floats / t->layout.owners * sizeof(float);
-    const double part = dpt_layout_parameter_room(&t->layout, t->stage) * sizeof(float);
-    const double need =
-        2 * part * ranks + (dpt_layout_shares_slots(&t->layout, t->stage) ? slots : slots * ranks);
+    const double own = dpt_layout_parameters(&t->layout, t->stage) * sizeof(float),
+                 unit = dpt_layout_unit(&t->layout, t->stage) * sizeof(float);
+    const double need = (2 * own + unit) * ranks + (t->layout.by_messages ? unit : 0) +
+                        (dpt_layout_shares_slots(&t->layout, t->stage) ? slots : slots * ranks);
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)

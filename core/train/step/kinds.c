@@ -10,7 +10,7 @@
 
 static enum dpt_status gather(struct dpt_runner *r, struct dpt_error *err)
 {
-    return r->t->reduction.type->gather(r->t, r->action->unit, err);
+    return dpt_units_gather(r->t, r->action->unit, err);
 }
 
 static enum dpt_status derive(struct dpt_runner *r, struct dpt_error *err)
@@ -66,24 +66,34 @@ static double message_bytes(const struct dpt_layout *l, const struct dpt_layout_
     return micro_batches * link_bytes(l, stage->number - !to_next);
 }
 
-/* Bytes of what the others own of the unit, or of what is after the last one. */
-static double unit_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
-                         const struct dpt_action *a)
+/* Bytes of the unit, or of what is after the last one. */
+static double unit_bytes(const struct dpt_layout_stage *stage, const struct dpt_action *a)
 {
-    const double ranks = l->replicas;
     const struct dpt_graph *graph = &stage->graph;
     const size_t *edge = stage->edge;
     const double floats = a->last > a->first
                               ? (double)(edge[a->unit + 1] - edge[a->unit])
                               : (double)(graph->arena - graph->floats) + DPT_TAIL_WORDS;
 
-    return floats * (ranks - 1) / ranks * sizeof(float);
+    return floats * sizeof(float);
 }
 
+/* Of what other nodes own each rank of a node gets a part. */
+static double gather_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
+                           const struct dpt_action *a)
+{
+    const double nodes = dpt_layout_nodes(l);
+
+    return unit_bytes(stage, a) * (nodes - 1) / nodes / l->node_replicas;
+}
+
+/* Bytes of what the others own. */
 static double gradient_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
                              const struct dpt_action *a)
 {
-    return unit_bytes(l, stage, a) * l->gradient_workers;
+    const double ranks = l->replicas;
+
+    return unit_bytes(stage, a) * (ranks - 1) / ranks * l->gradient_workers;
 }
 
 static double exchange_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
@@ -129,7 +139,7 @@ const struct dpt_action_type dpt_action_types[DPT_ACTION_KINDS] = {
                            .over = DPT_OVER_REPLICAS,
                            .run = gather,
                            .then = derive,
-                           .bytes = unit_bytes,
+                           .bytes = gather_bytes,
                            .span = DPT_SPAN_REDUCTION,
                            .waits_for = "gathering the weights from"},
     [DPT_ACTION_RELEASE] = {.name = "release", .run = release, .bytes = no_bytes, .always = true},

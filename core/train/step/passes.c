@@ -146,7 +146,8 @@ static void prepare(struct dpt_runner *r, int worker, int32_t k, int32_t i, int3
         .nonfinite =
             infers != NULL && infers->nonfinite != NULL ? &infers->nonfinite[worker] : NULL,
         .batch = &flight->batch,
-        .params = t->arenas.params,
+        .params = dpt_units_params(t),
+        .state = t->arenas.params,
         .all = a->from_norm ? r->exchanged : NULL,
         .own = flight->sums,
         .samples = r->share.samples,

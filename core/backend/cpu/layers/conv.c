@@ -342,7 +342,7 @@ static const float *weights_of(const struct dpt_cpu_run *run, const struct dpt_c
     float *own = memory == DPT_CPU_NONE ? run->worker->values : dpt_cpu_buffer(run, memory);
 
     if (node->norm != NULL) {
-        dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, own,
+        dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, run->state, own,
                  conv->folded_bias);
         weights = own;
     }

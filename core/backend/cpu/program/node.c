@@ -279,7 +279,11 @@ void dpt_cpu_execute(const struct dpt_cpu_run *run, int call)
 
 const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor)
 {
-    return tensor < 0 ? NULL : run->params + run->program->spec.graph->tensors[tensor].offset;
+    const struct dpt_tensor *tensors = run->program->spec.graph->tensors;
+
+    if (tensor < 0)
+        return NULL;
+    return (tensors[tensor].state ? run->state : run->params) + tensors[tensor].offset;
 }
 
 float *dpt_cpu_gradient(const struct dpt_cpu_run *run, int32_t tensor)

@@ -155,6 +155,7 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
         .rows = batch != NULL ? (batch->count + sub_batch - 1) / sub_batch * sub_batch : 0,
         .batch = batch,
         .params = params,
+        .state = params,
         .spans = first->spans,
         .status = status,
         .err = err,
@@ -166,14 +167,16 @@ static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *progr
     return &program->nodes[program->n_nodes - 1];
 }
 
-static enum dpt_status refresh_nodes(void *opened, int worker, const float *params, int32_t first,
-                                     int32_t last, struct dpt_error *err)
+static enum dpt_status refresh_nodes(void *opened, int worker, const float *params,
+                                     const float *state, int32_t first, int32_t last,
+                                     struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
     enum dpt_status status;
-    const struct dpt_cpu_run run = begin(program, worker, NULL, params, &status, err);
+    struct dpt_cpu_run run = begin(program, worker, NULL, params, &status, err);
     int task = 0;
 
+    run.state = state;
     for (int32_t i = first; i < last; i++) {
         const struct dpt_cpu_node *node = &program->nodes[i];
 
@@ -187,7 +190,7 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 {
     const struct dpt_cpu_program *program = opened;
 
-    return refresh_nodes(opened, worker, params, 0, program->n_nodes, err);
+    return refresh_nodes(opened, worker, params, params, 0, program->n_nodes, err);
 }
 
 static void forget(void *opened, int32_t first, int32_t last)
@@ -294,6 +297,7 @@ static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker
 {
     struct dpt_cpu_run run = begin(program, worker, pass->batch, pass->params, status, err);
 
+    run.state = pass->state;
     run.gradient = pass->gradient;
     run.add = pass->add;
     run.training = !pass->infers;

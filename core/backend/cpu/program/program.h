@@ -58,7 +58,7 @@ struct dpt_cpu_run {
     int thread, threads; /* this one of the threads that share the layers; 0 of 1 outside a team */
     int64_t rows;        /* rows to compute: whole sub-batches */
     const struct dpt_batch *batch;
-    const float *params;
+    const float *params, *state; /* learned tensors are read in the first, others in the second */
     float *gradient;
     bool add, training;
     bool adds; /* add, but for the micro-batches of the same sum that were before */

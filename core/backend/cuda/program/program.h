@@ -338,8 +338,9 @@ enum dpt_status dpt_cuda_fold_graph(const struct dpt_program_spec *spec, struct 
  * is. */
 bool dpt_cuda_is_folded(const struct dpt_graph *folded, int32_t i);
 bool dpt_cuda_folds(const struct dpt_cuda_program *p);
-/* Writes what is different in the device's arena. */
-void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params, float *arena);
+/* Writes what is different in the device's arena, of the nodes [first, last). */
+void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params, const float *state,
+                          int32_t first, int32_t last, float *arena);
 
 /* --- launches: program_entries.c, program_lists.c, program_run.c ------------------------------ */
 

@@ -36,16 +36,17 @@ bool dpt_cuda_is_folded(const struct dpt_graph *folded, int32_t i)
     return node->op == DPT_OP_BATCHNORM && folded->nodes[node->inputs[0]].bias == node->bias;
 }
 
-void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params, float *arena)
+void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params, const float *state,
+                          int32_t first, int32_t last, float *arena)
 {
     const struct dpt_graph *graph = p->unfolded;
 
-    for (int32_t i = 1; i < graph->n_nodes; i++) {
+    for (int32_t i = first > 1 ? first : 1; i < last; i++) {
         const struct dpt_graph_node *norm = &graph->nodes[i],
                                     *into = &graph->nodes[norm->inputs[0]];
 
         if (dpt_cuda_is_folded(p->spec.graph, i))
-            dpt_fold(graph, into, norm, params, arena + graph->tensors[into->weight].offset,
+            dpt_fold(graph, into, norm, params, state, arena + graph->tensors[into->weight].offset,
                      arena + graph->tensors[norm->bias].offset);
     }
 }

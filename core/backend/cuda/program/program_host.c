@@ -153,21 +153,22 @@ out:
 }
 
 /* Copies the parameters of the nodes [first, last), or of all, to the device. */
-static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, int32_t first,
-                              int32_t last, struct dpt_error *err)
+static enum dpt_status upload(struct dpt_cuda_program *p, const float *params, const float *state,
+                              int32_t first, int32_t last, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
     /* The learned tensors, and the state. */
     const size_t begin[] = {dpt_graph_from(graph, first, false),
                             dpt_graph_from(graph, first, true)};
     const size_t end[] = {dpt_graph_from(graph, last, false), dpt_graph_from(graph, last, true)};
+    const float *const from[] = {params, state};
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < 2; k++)
         if (begin[k] < end[k])
-            memcpy(p->lists->arena + begin[k], params + begin[k],
+            memcpy(p->lists->arena + begin[k], from[k] + begin[k],
                    (end[k] - begin[k]) * sizeof *params);
-    dpt_cuda_fold_params(p, params, p->lists->arena);
+    dpt_cuda_fold_params(p, params, state, first, last, p->lists->arena);
     for (int k = 0; k < 2; k++)
         if (begin[k] < end[k])
             DPT_TRY(dpt_cuda_to_device(&p->ctx, p->params + begin[k], p->lists->arena + begin[k],
@@ -188,8 +189,9 @@ out:
     return status;
 }
 
-static enum dpt_status refresh_nodes(void *opened, int worker, const float *params, int32_t first,
-                                     int32_t last, struct dpt_error *err)
+static enum dpt_status refresh_nodes(void *opened, int worker, const float *params,
+                                     const float *state, int32_t first, int32_t last,
+                                     struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status;
@@ -198,7 +200,7 @@ static enum dpt_status refresh_nodes(void *opened, int worker, const float *para
         return DPT_OK;
     status = dpt_cuda_lock(p, err);
     if (status == DPT_OK)
-        status = upload(p, params, first, last, err);
+        status = upload(p, params, state, first, last, err);
     dpt_cuda_unlock(p, status);
     return status;
 }
@@ -207,7 +209,7 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 {
     const struct dpt_cuda_program *p = opened;
 
-    return refresh_nodes(opened, worker, params, 0, p->spec.graph->n_nodes, err);
+    return refresh_nodes(opened, worker, params, params, 0, p->spec.graph->n_nodes, err);
 }
 
 /* --- the rest --------------------------------------------------------------------------------- */

@@ -152,6 +152,7 @@ static struct dpt_pass pass_of(const struct stages *all, const struct scene *s, 
                              .infers = infers,
                              .batch = &s->batch.batch,
                              .params = all->stage[k].params,
+                             .state = all->stage[k].params,
                              .gradient = infers ? NULL : all->stage[k].gradient};
 }
 
@@ -301,8 +302,11 @@ static void sum_on_host(struct scene *s, struct leaves *l)
 static void pass_in_ranges(struct scene *s, void *program, int32_t node, float *gradient,
                            float *state)
 {
-    struct dpt_pass pass = {
-        .last = s->graph.n_nodes, .batch = &s->batch.batch, .params = s->params, .gradient = state};
+    struct dpt_pass pass = {.last = s->graph.n_nodes,
+                            .batch = &s->batch.batch,
+                            .params = s->params,
+                            .state = s->params,
+                            .gradient = state};
     struct dpt_metric_sums sums = {0};
     struct dpt_error err;
 
@@ -490,7 +494,8 @@ static void ranges_convert_their_own(void **state)
             all, blocks_of(p, &p->lists->copied, (int)(16 / p->lists->memory_layout.element)));
         for (int32_t node = s.graph.n_nodes - 1; node >= 0; node--) {
             log_begin(path);
-            assert_int_equal(cuda->refresh_nodes(whole, 0, s.params, node, node + 1, &err), DPT_OK);
+            assert_int_equal(
+                cuda->refresh_nodes(whole, 0, s.params, s.params, node, node + 1, &err), DPT_OK);
             blocks += blocks_in(log_end(path), "to_layout", &launches);
             assert_true(launches == 0 || (launches == 1 && s.graph.nodes[node].weight >= 0));
         }
