@@ -5,6 +5,8 @@
 
 /* Floats that a rank has room for to receive, of all blocks together, and the fewest of one. */
 enum { RECEIVED = 1 << 21, LEAST = 1 << 14 };
+/* Floats after the chunks that are worth an owner more: each rank sends each owner a message. */
+enum { REST_LEAST = 1 << 10 };
 
 /* The most blocks that a rank keeps while it receives a round's: of those from its own on, and of
  * those before them. A run of n > 1 is 2 log2(n) blocks at most (tree.h). */
@@ -31,12 +33,12 @@ static size_t piece_floats(int ranks, int buffers)
     return floats > LEAST ? floats : LEAST;
 }
 
-/* Floats after the chunks that all ranks get at a time, of all ranks' blocks. */
-static size_t rest_floats(int ranks, int buffers)
+/* Among how many ranks n floats after the chunks are divided. */
+static int count_rest_owners(int ranks, size_t n)
 {
-    const size_t floats = RECEIVED / ((size_t)ranks * (size_t)buffers);
+    const size_t owners = n / REST_LEAST;
 
-    return floats > DPT_LINE ? floats / DPT_LINE * DPT_LINE : DPT_LINE;
+    return owners < 1 ? 1 : owners < (size_t)ranks ? (int)owners : ranks;
 }
 
 /* The MPI tag of messages between two ranks. */
@@ -59,7 +61,7 @@ struct piece {
 
 struct dpt_rounds {
     int *first; /* [units + 2]: the pieces of each unit, and of what is after the chunks */
-    struct piece *pieces; /* all ranks add the last ones, of what is after the chunks */
+    struct piece *pieces;
     int units, n;
     int level;  /* each block has 2^level leaves */
     int levels; /* buffers of a store */
@@ -67,7 +69,7 @@ struct dpt_rounds {
      * one, as those of tensors do; else floats, and line is 1. */
     MPI_Datatype type;
     size_t line;
-    float *store, *rest;
+    float *store;
     size_t store_bytes;
     bool *taken; /* of the places for blocks that are kept during a round */
 };
@@ -116,14 +118,13 @@ void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_determinis
 {
     const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;
+    const double after = (double)rest / count_rest_owners(ranks, rest);
     const double piece = (double)piece_floats(ranks, spec->buffers);
-    const double most = (double)unit / ranks;
-    const size_t once = rest_floats(ranks, spec->buffers), after = rest < once ? rest : once;
+    const double most = fmax((double)unit / ranks, after);
 
-    *store = count_held(ranks, spec) * slice;
+    *store = count_held(ranks, spec) * (slice + after);
     *buffers = (double)spec->buffers * (double)(unit + rest);
-    *received = (double)count_places(ranks, spec->buffers) * (most < piece ? most : piece);
-    *received = fmax(*received, (double)ranks * spec->buffers * (double)after);
+    *received = (double)count_places(ranks, spec->buffers) * fmin(most, piece);
 }
 
 /* The range in which a unit lies. */
@@ -132,13 +133,28 @@ static int range_of(const struct dpt_deterministic_allreduce *d, int unit)
     return d->ranges > 1 ? unit : 0;
 }
 
+/* What a rank owns of a range; of the one after the last, what is after the chunks. */
+static struct dpt_slice slice_of(const struct dpt_deterministic_allreduce *d, int rank, int range)
+{
+    const size_t chunked = dpt_deterministic_chunked(d), rest = d->stride - chunked;
+    const int owners = count_rest_owners(d->ranks, rest);
+    const int i = dpt_deterministic_slice_of(d, rank);
+    size_t begin = rest, end = rest;
+
+    if (range < d->ranges)
+        return dpt_deterministic_slice(d, rank, range);
+    if (i < owners)
+        dpt_part_in_units(rest, DPT_LINE, i, owners, &begin, &end);
+    return (struct dpt_slice){.begin = chunked + begin, .end = chunked + end};
+}
+
 /* Where this rank's floats of a range begin that it owns, among all of them. */
 static size_t own_before(const struct dpt_deterministic_allreduce *d, int range)
 {
     size_t n = 0;
 
     for (int k = 0; k < range; k++) {
-        const struct dpt_slice slice = dpt_deterministic_slice(d, d->rank, k);
+        const struct dpt_slice slice = slice_of(d, d->rank, k);
 
         n += slice.end - slice.begin;
     }
@@ -149,7 +165,7 @@ static size_t own_before(const struct dpt_deterministic_allreduce *d, int range)
 static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, int range,
                          size_t begin, size_t end, size_t *at)
 {
-    const struct dpt_slice slice = dpt_deterministic_slice(d, rank, range);
+    const struct dpt_slice slice = slice_of(d, rank, range);
 
     *at = begin > slice.begin ? begin : slice.begin;
     end = end < slice.end ? end : slice.end;
@@ -169,53 +185,54 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
 }
 
 /* The number of pieces into which a unit is cut. */
-static int count_parts(const struct dpt_deterministic_allreduce *d, int range, size_t begin,
-                       size_t end)
+static int count_parts(const struct dpt_deterministic_allreduce *d, struct piece unit)
 {
     const size_t piece = piece_floats(d->ranks, d->buffers);
     size_t most = 1, at;
 
     for (int r = 0; r < d->ranks && !d->window; r++) {
-        const size_t n = find_owned(d, r, range, begin, end, &at);
+        const size_t n = find_owned(d, r, unit.range, unit.begin, unit.end, &at);
 
         most = n > most ? n : most;
     }
     return (int)((most + piece - 1) / piece);
 }
 
+/* Finds the floats of a unit, or, of the one after the last, those after the chunks: in which range
+ * they lie, and by how much further than in a rank's buffer. */
+static struct piece find_unit(const struct dpt_deterministic_allreduce *d,
+                              const struct dpt_deterministic_spec *spec, int i)
+{
+    const size_t chunked = dpt_deterministic_chunked(d);
+
+    if (i == spec->units)
+        return (struct piece){.range = d->ranges,
+                              .begin = chunked,
+                              .end = d->stride,
+                              .shift = chunked - largest_unit(spec)};
+    return (struct piece){.range = range_of(d, i),
+                          .begin = spec->unit[i],
+                          .end = spec->unit[i + 1],
+                          .shift = spec->whole ? 0 : spec->unit[i]};
+}
+
 static void cut_pieces(struct dpt_deterministic_allreduce *d,
                        const struct dpt_deterministic_spec *spec)
 {
     struct dpt_rounds *rounds = d->rounds;
-    const size_t all = own_before(d, d->ranges);
-    const size_t chunked = dpt_deterministic_chunked(d), rest = d->stride - chunked;
-    const size_t once = rest_floats(d->ranks, d->buffers);
 
-    for (int i = 0; i < spec->units; i++)
+    for (int i = 0; i <= spec->units; i++)
         for (int k = rounds->first[i]; k < rounds->first[i + 1]; k++) {
             struct piece *p = &rounds->pieces[k];
-            const int range = range_of(d, i);
 
-            *p = (struct piece){.range = range,
-                                .begin = spec->unit[i],
-                                .end = spec->unit[i + 1],
-                                .shift = spec->whole ? 0 : spec->unit[i],
-                                .part = k - rounds->first[i],
-                                .parts = rounds->first[i + 1] - rounds->first[i],
-                                .stride = all};
+            *p = find_unit(d, spec, i);
+            p->part = k - rounds->first[i];
+            p->parts = rounds->first[i + 1] - rounds->first[i];
+            p->stride = own_before(d, d->ranges + 1);
             p->n = find_part(d, d->rank, p, &p->at);
-            p->store = rounds->store + own_before(d, range) +
-                       (p->n > 0 ? p->at - dpt_deterministic_slice(d, d->rank, range).begin : 0);
+            p->store = rounds->store + own_before(d, p->range) +
+                       (p->n > 0 ? p->at - slice_of(d, d->rank, p->range).begin : 0);
         }
-    for (int k = rounds->first[spec->units]; k < rounds->n; k++) {
-        const size_t at = (size_t)(k - rounds->first[spec->units]) * once;
-
-        rounds->pieces[k] = (struct piece){.shift = chunked - largest_unit(spec),
-                                           .at = chunked + at,
-                                           .n = rest - at < once ? rest - at : once,
-                                           .stride = rest,
-                                           .store = rounds->rest + at};
-    }
 }
 
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
@@ -251,10 +268,8 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
 {
     enum dpt_status status = DPT_OK;
     const size_t places = count_places(d->ranks, d->buffers);
-    const size_t once = rest_floats(d->ranks, d->buffers);
-    const size_t rest = d->stride - dpt_deterministic_chunked(d);
     struct dpt_rounds *rounds;
-    size_t most;
+    size_t most = 0;
 
     dpt_deterministic_cut(d);
     DPT_TRY(DPT_ALLOCATE(d->rounds, 1, "the gradients", err));
@@ -265,22 +280,19 @@ enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,
     rounds->levels = count_held(d->ranks, spec);
     rounds->units = spec->units;
     DPT_TRY(DPT_ALLOCATE(rounds->first, (size_t)spec->units + 2, "the gradients", err));
-    for (int i = 0; i < spec->units; i++)
-        rounds->first[i + 1] =
-            rounds->first[i] + count_parts(d, range_of(d, i), spec->unit[i], spec->unit[i + 1]);
-    rounds->n = rounds->first[spec->units] + (rest > once ? (int)((rest + once - 1) / once) : 1);
-    rounds->first[spec->units + 1] = rounds->n;
+    for (int i = 0; i <= spec->units; i++)
+        rounds->first[i + 1] = rounds->first[i] + count_parts(d, find_unit(d, spec, i));
+    rounds->n = rounds->first[spec->units + 1];
     DPT_TRY(DPT_ALLOCATE(rounds->pieces, (size_t)rounds->n, "the gradients", err));
-    rounds->store_bytes = (size_t)rounds->levels * own_before(d, d->ranges) * sizeof(float);
+    rounds->store_bytes = (size_t)rounds->levels * own_before(d, d->ranges + 1) * sizeof(float);
     rounds->store = dpt_reserve(rounds->store_bytes);
     if (rounds->store == NULL)
         DPT_TRY(dpt_fail_memory(err, "the gradients", (double)rounds->store_bytes));
-    DPT_TRY(DPT_ALLOCATE(rounds->rest, (size_t)rounds->levels * rest, "the gradients", err));
     cut_pieces(d, spec);
-    most = (size_t)d->ranks * (size_t)d->buffers * (rest < once ? rest : once);
-    for (int k = 0; k < rounds->first[spec->units] && !d->window; k++)
+    for (int k = 0; k < rounds->n && !d->window; k++)
         most = places * rounds->pieces[k].n > most ? places * rounds->pieces[k].n : most;
-    DPT_TRY(DPT_ALLOCATE(d->received, most, "the ranks' gradients", err));
+    if (most > 0)
+        DPT_TRY(DPT_ALLOCATE(d->received, most, "the ranks' gradients", err));
     DPT_TRY(DPT_ALLOCATE(rounds->taken, places, "the gradients", err));
     DPT_TRY(DPT_ALLOCATE(d->sums_of_squares, d->chunks.n, "the gradients", err));
     d->result = dpt_reserve(d->stride * sizeof(float));
@@ -324,7 +336,6 @@ void dpt_rounds_close(struct dpt_deterministic_allreduce *d)
         dpt_free(d->rounds->first);
         dpt_free(d->rounds->pieces);
         dpt_unreserve(d->rounds->store, d->rounds->store_bytes);
-        dpt_free(d->rounds->rest);
         dpt_free(d->rounds->taken);
     }
     dpt_free(d->rounds);
@@ -336,11 +347,6 @@ void dpt_deterministic_begin(struct dpt_deterministic_allreduce *d, int32_t leav
         dpt_tree_begin(&d->rounds->pieces[k].tree, leaves);
         d->rounds->pieces[k].used = 0;
     }
-}
-
-static bool is_rest(const struct dpt_deterministic_allreduce *d, const struct piece *p)
-{
-    return p >= &d->rounds->pieces[d->rounds->first[d->rounds->units]];
 }
 
 /* Gives a rank its floats of this rank's blocks, and gets what this one adds of another one's. */
@@ -356,7 +362,7 @@ static enum dpt_status swap_slices(struct dpt_deterministic_allreduce *d, int32_
     const float *const part = d->own + (n > 0 ? at - p->shift : 0);
     struct dpt_block block;
 
-    for (int w = 0; w < d->buffers; w++) {
+    for (int w = 0; w < d->buffers && (n > 0 || p->n > 0); w++) {
         const bool sends = n > 0 && find_block(d, round, d->rank, w, p->tree.total, &block);
         const bool gets = p->n > 0 && find_block(d, round, from, w, p->tree.total, &block);
 
@@ -365,25 +371,6 @@ static enum dpt_status swap_slices(struct dpt_deterministic_allreduce *d, int32_
                      gets ? (int)(p->n / line) : 0, type, gets ? from : MPI_PROC_NULL, TAG,
                      dpt_mpi_comm(world), MPI_STATUS_IGNORE);
     }
-out:
-    return status;
-}
-
-/* Gives all ranks what is after the chunks. */
-static enum dpt_status send_rest(struct dpt_deterministic_allreduce *d, const struct piece *p,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm->world;
-
-    for (int r = 0; r < d->ranks; r++) {
-        d->receive.count[r] = (int)p->n;
-        d->receive.at[r] = (int)((size_t)r * (size_t)d->buffers * p->n);
-    }
-    for (int w = 0; w < d->buffers; w++)
-        DPT_TRY_STEP(world, MPI_Allgatherv, d->own + (size_t)w * d->pitch + p->at - p->shift,
-                     (int)p->n, MPI_FLOAT, d->received + (size_t)w * p->n, d->receive.count,
-                     d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
 out:
     return status;
 }
@@ -412,7 +399,7 @@ static int find_place(const struct dpt_deterministic_allreduce *d, const struct 
 {
     const size_t places = count_places(d->ranks, d->buffers);
 
-    return value >= d->received && value < d->received + places * p->n
+    return !d->window && value >= d->received && value < d->received + places * p->n
                ? (int)((size_t)(value - d->received) / p->n)
                : -1;
 }
@@ -501,11 +488,8 @@ static void add_present(struct dpt_deterministic_allreduce *d, int32_t round, st
     const size_t buffers = (size_t)d->buffers;
 
     for (int r = 0; r < d->ranks; r++)
-        if (is_rest(d, p))
-            push_rank(d, round, p, &p->tree, r, d->received + (size_t)r * buffers * p->n, p->n);
-        else
-            push_rank(d, round, p, &p->tree, r,
-                      d->base + (size_t)r * buffers * d->pitch + p->at - p->shift, d->pitch);
+        push_rank(d, round, p, &p->tree, r,
+                  d->base + (size_t)r * buffers * d->pitch + p->at - p->shift, d->pitch);
 }
 
 /* Moves what is left of a round's blocks to buffers of the store. */
@@ -532,9 +516,7 @@ enum dpt_status dpt_deterministic_round(struct dpt_deterministic_allreduce *d, i
     for (int k = rounds->first[unit]; k < rounds->first[unit + 1]; k++) {
         struct piece *p = &rounds->pieces[k];
 
-        if (is_rest(d, p))
-            DPT_TRY(send_rest(d, p, err));
-        if (!is_rest(d, p) && !d->window)
+        if (!d->window)
             DPT_TRY(add_messages(d, round, p, err));
         else if (p->n > 0)
             add_present(d, round, p);
@@ -547,11 +529,32 @@ out:
     return status;
 }
 
+/* Gives all ranks the sum of what is after the chunks, of which each owner has its part. */
+static enum dpt_status gather_rest(struct dpt_deterministic_allreduce *d, const struct piece *p,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    const MPI_Datatype type = d->rounds->type;
+    const size_t line = d->rounds->line;
+
+    for (int r = 0; r < d->ranks; r++) {
+        size_t at;
+
+        d->receive.count[r] = (int)(find_owned(d, r, p->range, p->begin, p->end, &at) / line);
+        d->receive.at[r] = d->receive.count[r] > 0 ? (int)((at - p->begin) / line) : 0;
+    }
+    DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, type, d->result + p->begin,
+                 d->receive.count, d->receive.at, type, dpt_mpi_comm(world));
+out:
+    return status;
+}
+
 size_t dpt_deterministic_rest(const struct dpt_deterministic_allreduce *d)
 {
     const struct piece *rest = &d->rounds->pieces[d->rounds->first[d->rounds->units]];
 
-    return rest->at - rest->shift;
+    return rest->begin - rest->shift;
 }
 
 const float *dpt_rounds_slice_sum(const struct dpt_deterministic_allreduce *d, int range)
@@ -562,16 +565,21 @@ const float *dpt_rounds_slice_sum(const struct dpt_deterministic_allreduce *d, i
 
 enum dpt_status dpt_deterministic_end(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_rounds *rounds = d->rounds;
+    const struct piece *rest = &rounds->pieces[rounds->first[rounds->units]];
 
     for (int k = 0; k < rounds->n; k++) {
         const struct piece *p = &rounds->pieces[k];
-        float *to = is_rest(d, p) ? d->result + p->at : p->store;
+        float *to = p >= rest ? d->result + p->at : p->store;
 
         if (p->n > 0 && p->tree.value[0] != to)
             memcpy(to, p->tree.value[0], p->n * sizeof *to);
     }
+    DPT_TRY(gather_rest(d, rest, err));
     for (int k = 0; k < d->ranges; k++)
         dpt_deterministic_square(d, k, dpt_rounds_slice_sum(d, k));
-    return dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err);
+    status = dpt_deterministic_gather_chunks(d, d->sums_of_squares, 1, err);
+out:
+    return status;
 }
