@@ -104,3 +104,21 @@ def test_a_plan_in_bf16_knows_its_speed(tmp_path):
     job = dpt.write_job(tmp_path / "job.yaml", JOB)
     done = dpt.run("plan", job, "--json", "--no-trial", "--ranks", 1, "--set", "device.precision=bf16")
     assert done.code == 0 and json.loads(done.out)["time"]["flop_per_s_thread"] > 1e6, done
+
+
+@pytest.mark.parametrize("samples, layers, said", [
+    ("[3, 256, 256]", "{conv: {channels: 512, padding: same}}, {maxpool: 2}, flatten",
+     "batch.micro: a GPU kernel cannot count the numbers that 256 samples have at conv1; 127 or less would do"),
+    ("[1, 1000, 1000]", "relu, flatten, {dense: 2000}",  # its one channel becomes four
+     "dense1: a GPU kernel cannot count its weights, which with padding are 8000000000, more than 4294967295"),
+])
+def test_what_no_gpu_kernel_can_count_is_refused(tmp_path, samples, layers, said):
+    """Wrong numbers would come of it, and no message."""
+    need_cuda(tmp_path)
+    job = dpt.write_job(tmp_path / "job.yaml", f"""
+data: {{train: synthetic, synthetic: {{samples: 512, shape: {samples}, classes: 10}}}}
+model: {{type: sequential, layers: [{layers}, {{dense: 10}}]}}
+batch: {{global: 256, micro: 256}}
+""")
+    result = dpt.run("plan", job, "--no-time", "--device", "h200")
+    assert result.code == 78 and result.err.endswith(f": {said}\n"), result

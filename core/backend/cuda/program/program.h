@@ -240,6 +240,7 @@ struct dpt_cuda_node_layout {
     int64_t dy, more, dz, dx[DPT_MAX_INPUTS], sum[DPT_MAX_INPUTS];
     /* elements from the start of `copies`; NONE: in the arena, or there is none */
     int64_t weight, bias;
+    int64_t copied;  /* elements of the copied weights, padding included */
     int64_t dweight; /* bytes from the start of `dweights`; NONE */
 };
 

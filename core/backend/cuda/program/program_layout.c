@@ -291,6 +291,33 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
         bytes[DPT_CUDA_WORKSPACE] *= 2;
 }
 
+/* Kernels count what a layer gives for a micro-batch, and its weights as the libraries read them, in
+ * 32 bits. */
+static enum dpt_status check_counts(const struct dpt_program_spec *spec, int64_t micro,
+                                    const struct dpt_cuda_memory_layout *memory_layout,
+                                    struct dpt_error *err)
+{
+    for (int32_t i = 0; i < spec->graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &spec->graph->nodes[i];
+        const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+        const int64_t sample = dpt_cuda_form_elements(f, 1);
+
+        if (!f->live || !dpt_program_computes(spec, i))
+            continue;
+        if (f->copied > UINT32_MAX)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "%s: a GPU kernel cannot count its weights, which with padding are "
+                            "%lld, more than %u",
+                            node->name, (long long)f->copied, UINT32_MAX);
+        if (sample * micro > UINT32_MAX)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "batch.micro: a GPU kernel cannot count the numbers that %lld samples "
+                            "have at %s; %lld or less would do",
+                            (long long)micro, node->name, (long long)(UINT32_MAX / sample));
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,
                                             struct dpt_cuda_memory_layout *memory_layout,
                                             struct dpt_error *err)
@@ -316,13 +343,7 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
         DPT_TRY(dpt_cuda_place_gradients(spec, micro, memory_layout, err));
     place_parameters(spec, micro, memory_layout);
     count_arenas(spec, micro, memory_layout);
-    if (dpt_cuda_form_elements(&memory_layout->node[0], micro) > UINT32_MAX)
-        status = dpt_fail(
-            err, DPT_BAD_JOB,
-            "batch.micro: %d samples have more numbers than a GPU kernel can count; "
-            "%lld or less would do",
-            micro,
-            (long long)(UINT32_MAX / (dpt_cuda_form_elements(&memory_layout->node[0], 1) + 1)));
+    DPT_TRY(check_counts(spec, micro, memory_layout, err));
 out:
     return status;
 }

@@ -69,6 +69,7 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
     f->direct = f->flat && m->element == sizeof(float) && x->pitch == x->channels;
     /* A gradient with a loss scale must be divided by it on the way to the arena. */
     f->straight = f->flat && spec->precision != DPT_PRECISION_FP16;
+    f->copied = f->direct ? 0 : elements;
     if (!f->direct)
         f->weight = dpt_cuda_take(&m->bytes[DPT_CUDA_COPIES], elements * m->element) / m->element;
     if (spec->training && !f->straight)
