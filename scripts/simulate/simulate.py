@@ -176,7 +176,7 @@ def simulate(build, ranks, per_node, gigabits, words):
             "smpi/simulate-computation": "no", "smpi/coll-selector": "ompi", "smpi/host-speed": "1Gf",
             "smpi/cpu-threshold": "0", "smpi/os": f"0:{overhead}:0", "smpi/or": f"0:{overhead}:0",
             "smpi/bw-factor": "0:1", "smpi/lat-factor": "0:1", "network/crosstraffic": "0",
-            "smpi/shared-malloc-blocksize": str(4 << 20),
+            "smpi/shared-malloc-blocksize": str(max(4, ranks // 16) << 20),
         }
         out = call(["smpirun", "-np", str(ranks), "-platform", platform, "-hostfile", hosts, "--log=root.thres:warning",
                     *(f"--cfg={key}:{value}" for key, value in config.items()), os.path.abspath(f"{build}/simulate"), *words],

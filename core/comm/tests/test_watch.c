@@ -380,6 +380,70 @@ static void a_lone_process_ends_if_its_note_stays(void **state)
         said, "no answer for 10 s while reading: a file server or a device may be gone\n");
 }
 
+/* So many steps of a device, of so many seconds each. */
+static void run_device(struct dpt_watch *w, int steps, double seconds)
+{
+    for (int i = 0; i < steps; i++) {
+        dpt_device_wait_begin(&w->device_waits);
+        for (double at = 0; at < seconds; at += 0.5)
+            dpt_watch_check_device(w, 0.5);
+        dpt_device_wait_end(&w->device_waits);
+        dpt_watch_check_device(w, 0.5);
+    }
+}
+
+static void steps_longer_than_the_limit(struct dpt_watch *w)
+{
+    w->limits = (struct dpt_comm_limits){60, 900};
+    run_device(w, 1, 70); /* the first one, while the job starts */
+    atomic_store(&w->started, true);
+    run_device(w, 3, 80);
+}
+
+static void a_device_that_hangs(struct dpt_watch *w)
+{
+    steps_longer_than_the_limit(w);
+    run_device(w, 1, 400);
+}
+
+static void a_device_that_hangs_at_once(struct dpt_watch *w)
+{
+    w->limits = (struct dpt_comm_limits){60, 900};
+    run_device(w, 1, 1000);
+}
+
+static void a_device_that_hangs_after_short_steps(struct dpt_watch *w)
+{
+    w->limits = (struct dpt_comm_limits){60, 900};
+    atomic_store(&w->started, true);
+    run_device(w, 10, 1);
+    run_device(w, 1, 100);
+}
+
+static void a_device_may_take_as_long_as_it_did(void **state)
+{
+    static const struct {
+        void (*work)(struct dpt_watch *w);
+        const char *said;
+    } rows[] = {
+        {steps_longer_than_the_limit, ""},
+        {a_device_that_hangs, "for 318 s (comm.timeout: 60 s; the longest wait before: 80 s)"},
+        {a_device_that_hangs_at_once, "for 898 s (comm.start_timeout: 900 s)"},
+        {a_device_that_hangs_after_short_steps, "for 58 s (comm.timeout: 60 s)"},
+    };
+    char said[512];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        const bool ends = rows[i].said[0] != '\0';
+
+        assert_int_equal(code_of(rows[i].work, said, sizeof said),
+                         ends ? dpt_exit_code(DPT_RANK) : 0);
+        assert_non_null(strstr(said, rows[i].said));
+        assert_true(ends == (said[0] != '\0'));
+    }
+}
+
 static void start_in_time(struct dpt_watch *w)
 {
     w->limits = (struct dpt_comm_limits){200, 300};
@@ -423,6 +487,7 @@ int main(void)
         cmocka_unit_test(processes_are_read),
         cmocka_unit_test(a_lone_process_ends_if_its_note_stays),
         cmocka_unit_test(mpi_has_a_limit_to_start),
+        cmocka_unit_test(a_device_may_take_as_long_as_it_did),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

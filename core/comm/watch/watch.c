@@ -26,6 +26,9 @@ static struct dpt_comm_limits first_limits = {60, 900};
 static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
 /* A rank that knows the cause prints before one that only sees an effect. */
 static const double YIELD = 1.5;
+/* A wait for a device may last for so many times the longest one that has ended: a step may take
+ * longer than the limit. */
+static const double DEVICE_PATIENCE = 4;
 /* A process ends by itself if MPI_Abort takes longer than so many seconds. */
 enum { ABORT_LIMIT = 5 };
 
@@ -192,7 +195,9 @@ static uint64_t all_phases(const struct dpt_watched_rank *watched)
  * for. */
 static void note_progress(struct dpt_watch *w, double passed)
 {
-    atomic_store_explicit(&w->mine->moves, dpt_file_moves(), memory_order_relaxed);
+    const uint64_t device = atomic_load_explicit(&w->device_waits.ended, memory_order_relaxed);
+
+    atomic_store_explicit(&w->mine->moves, dpt_file_moves() + device, memory_order_relaxed);
     for (int i = 0; i < w->n; i++) {
         const struct dpt_watched_rank *watched = &w->page->ranks[i];
         const uint64_t phase = all_phases(watched);
@@ -378,25 +383,35 @@ void dpt_watch_check_note(struct dpt_watch *w, double passed)
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
-/* Checks whether this rank's device ever ends what a thread waits for. It is told a moment before
- * the other ranks would tell that this one has not arrived: it knows why. */
-static void check_device(struct dpt_watch *w, double passed)
+/* It is told a moment before the other ranks would tell that this one has not arrived: it knows
+ * why. */
+void dpt_watch_check_device(struct dpt_watch *w, double passed)
 {
     const uint64_t ended = atomic_load_explicit(&w->device_waits.ended, memory_order_relaxed);
     const bool waits = atomic_load_explicit(&w->device_waits.begun, memory_order_relaxed) != ended;
-    const double limit = w->limits.seconds;
-    char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 128], where[DPT_WHERE_TEXT];
+    const double start = start_limit(w), usual = w->limits.seconds;
+    char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 192], where[DPT_WHERE_TEXT], longest[64] = "";
     struct dpt_rank_status seen = {0};
+    double limit;
 
-    w->device_wait = waits && ended == w->device_waited ? w->device_wait + passed : 0;
+    if (waits && ended == w->device_waited) {
+        w->device_wait += passed;
+    } else {
+        w->device_longest = fmax(w->device_longest, w->device_wait);
+        w->device_wait = 0;
+    }
     w->device_waited = ended;
-    if (limit <= 0 || w->device_wait < fmax(limit - YIELD, limit / 2))
+    limit = fmax(fmax(usual, start), DEVICE_PATIENCE * w->device_longest);
+    if (usual <= 0 || w->device_wait < fmax(limit - YIELD, limit / 2))
         return;
     read_note(w->mine, &seen);
+    if (limit > fmax(usual, start))
+        snprintf(longest, sizeof longest, "; the longest wait before: %.0f s", w->device_longest);
     snprintf(line, sizeof line,
              "rank %d (%s): its device has not ended what it was given for %.0f s "
-             "(comm.timeout: %g s), at step %lld while %s: check that nvidia-smi still answers",
-             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait, limit,
+             "(comm.%s: %g s%s), at step %lld while %s: check that nvidia-smi still answers",
+             w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait,
+             start > usual ? "start_timeout" : "timeout", fmax(usual, start), longest,
              (long long)seen.step, seen.note);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
@@ -422,7 +437,7 @@ static void *serve(void *arg)
         passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
         w->slept |= now - w->looked > GRACE;
         w->looked = now;
-        check_device(w, passed);
+        dpt_watch_check_device(w, passed);
         if (w->patience > 0)
             dpt_watch_check_note(w, passed);
         if (w->alone)

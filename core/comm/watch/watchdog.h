@@ -54,6 +54,7 @@ struct dpt_watch {
     struct dpt_device_waits device_waits;
     uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
     double device_wait;     /* seconds for which this one continues */
+    double device_longest;  /* of those that have ended */
     double waited;          /* for the start of MPI */
     double told;            /* how long that was when it was told last */
     bool slept;             /* it was stopped itself, and others may have printed meanwhile */
@@ -77,8 +78,10 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
 void dpt_nodes_close(struct dpt_nodes *nodes);
 
 /* What the watchdog's thread does at each tick, `passed` seconds after the one before. Both end the
- * process where it has waited for too long: for MPI to start; alone, for its next note. */
+ * process where it has waited for too long: for MPI to start; for its device; alone, for its next
+ * note. */
 void dpt_watch_check_start(struct dpt_watch *watch, double passed);
+void dpt_watch_check_device(struct dpt_watch *watch, double passed);
 void dpt_watch_check_note(struct dpt_watch *watch, double passed);
 
 /* Publishes that this rank has ended, waits until the node's other ranks have too, and ends the

@@ -48,6 +48,7 @@ struct dpt_engine_state {
     struct dpt_step_result pending; /* what was read and not told yet */
     bool fetched;                   /* the host's copies are current */
     bool with_gradient;             /* t->reduction.sum is, too */
+    bool stepped;                   /* a step has ended */
 
     /* Only with several ranks. */
     int buckets;
@@ -478,7 +479,20 @@ out:
     return status;
 }
 
-/* Enqueues the update. What fails here on this rank alone is told with the next step. */
+/* What fails after the sum on this rank alone is told with the next step. */
+static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
+                                  struct dpt_error *err)
+{
+    if (status == DPT_OK)
+        return DPT_OK;
+    if (t->comm->world.size > 1) {
+        t->requests.deferred_error = status;
+        return DPT_OK;
+    }
+    return dpt_step_fail(t, status, err);
+}
+
+/* Enqueues the update. */
 static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
@@ -487,13 +501,20 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
 
     result->lr = dpt_step_rate(t);
     status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
-    if (status == DPT_OK)
-        return DPT_OK;
-    if (t->comm->world.size > 1) {
-        t->requests.deferred_error = status;
-        return DPT_OK;
-    }
-    return dpt_step_fail(t, status, err);
+    return fail_alone(t, status, err);
+}
+
+/* The first step is waited for while the job still starts, which may take longer than anything
+ * later: after it the watchdog knows how long a step takes. */
+static enum dpt_status await_first(struct dpt_trainer *t, struct dpt_error *err)
+{
+    struct dpt_engine_state *d = t->engine_state;
+    enum dpt_status status = DPT_OK;
+
+    if (!d->stepped)
+        status = read_results(t, err);
+    d->stepped = true;
+    return fail_alone(t, status, err);
 }
 
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
@@ -528,6 +549,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     d->unread++;
     d->given += total;
     advance(t);
+    DPT_TRY(await_first(t, err));
 out:
     return status;
 }

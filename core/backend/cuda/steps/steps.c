@@ -347,6 +347,11 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(launch_deferred(s, err));
     DPT_TRY(dpt_cuda_to_host(ctx, s->reported, s->p->state, sizeof *s->reported, err));
+    /* From the oldest on: what is waited for at a time is one step, however many are queued, so the
+     * watchdog sees that they end. */
+    for (int k = 1; k <= s->n_staging; k++)
+        DPT_TRY(dpt_cuda_await_event(
+            ctx, s->staging_buffers[(s->staging_buffer + k) % s->n_staging].done, err));
     DPT_TRY(wait_for_all(s, err));
     *state = (struct dpt_steps_state){
         .loss = reported->loss,

@@ -195,6 +195,38 @@ static void samples_keep_no_bucket_waiting(void **state)
     fake_set("FAKEGPU_SEED", NULL);
     fake_set("FAKEGPU_IDLE_MS", NULL);
 }
+
+/* Of queued steps one after the other is waited for, which a watchdog sees. */
+static void queued_steps_are_waited_for_one_by_one(void **state)
+{
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
+    struct scene_plan plan = random_plan(601);
+    struct dpt_device_waits waits = {0};
+    const struct dpt_cuda_steps *steps;
+    struct scene_result r;
+    struct dpt_error err;
+    struct device d;
+    struct scene s;
+
+    (void)state;
+    plan.threaded = false;
+    plan.at_once = 1;
+    plan.steps = plan.staging_buffers = 3;
+    scene_open(&s, &plan);
+    result_open(&r, &s);
+    OK(device_open(&d, &s, &err));
+    steps = d.steps;
+    OK(cuda->steps->put(d.steps, r.params, r.slot, &scale, &err));
+    OK(device_steps(&d, 1, 3, &err));
+    steps->p->ctx.waits = &waits;
+    OK(cuda->steps->read(d.steps, &r.state, &err));
+    steps->p->ctx.waits = NULL;
+    assert_true(waits.ended >= 3 + 3); /* and the streams */
+    assert_true(waits.begun == waits.ended);
+    device_close(&d);
+    result_close(&r);
+    scene_close(&s);
+}
 #endif
 
 /* A job on one stream, as it is profiled, and as graphs with two branches. */
@@ -336,6 +368,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(long_steps_stand_alone),
 #if LOOKS_INSIDE
         cmocka_unit_test(samples_keep_no_bucket_waiting),
+        cmocka_unit_test(queued_steps_are_waited_for_one_by_one),
 #endif
         cmocka_unit_test(two_branches),
         cmocka_unit_test(failures)

@@ -551,7 +551,7 @@ def assert_tells_a_hang(result):
 @pytest.mark.parametrize("how", ["steps", "passes", "two ranks"])
 def test_a_device_that_hangs_ends_the_job(machine, how):
     """The watchdog looks after waits for the device, since in a job of one rank nobody else would miss it."""
-    job = machine.job(CNN, comm="{timeout: 2 s}", train="{steps: 4000}")
+    job = machine.job(CNN, comm="{timeout: 2 s, start_timeout: 2 s}", train="{steps: 4000}")
     sets = ["comm.reduction=reproducible"] if how == "passes" else []
     ranks = 2 if how == "two ranks" else 1
     for pieces in (40, 2000) if how == "steps" else (2000,):
