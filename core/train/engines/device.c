@@ -36,6 +36,13 @@ enum {
     BUCKET = 4 << 20,    /* bytes: long enough for the network, short enough to begin early */
 };
 
+/* Where a bucket of this rank lies. */
+struct bucket {
+    float *at,
+        *tail; /* tail: only of the last bucket; on the device it is in the host all the same */
+    size_t n;
+};
+
 struct dpt_engine_state {
     const struct dpt_backend_steps *type;
     bool on_device; /* the ranks' sums are made in its memory */
@@ -52,8 +59,9 @@ struct dpt_engine_state {
 
     /* Only with several ranks. */
     int buckets;
-    size_t *sizes;  /* [buckets], floats */
-    size_t tail_at; /* in the last bucket */
+    struct bucket *bucket; /* [buckets]: of the last step */
+    float *spare;          /* what a rank gives in the host whose device failed */
+    size_t spare_bytes;
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -137,7 +145,8 @@ static bool detach(struct dpt_trainer *t)
         return false;
     dpt_prefetcher_close(d->prefetcher);
     d->type->close(d->steps);
-    dpt_free(d->sizes);
+    dpt_free(d->bucket);
+    dpt_unreserve(d->spare, d->spare_bytes);
     dpt_free(t->reduction.sum);
     t->reduction.sum = NULL;
     *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device};
@@ -151,7 +160,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
-    DPT_TRY(DPT_ALLOCATE(d->sizes, (size_t)d->buckets, "the device's steps", err));
+    DPT_TRY(DPT_ALLOCATE(d->bucket, (size_t)d->buckets, "the device's steps", err));
     DPT_TRY(dpt_prefetcher_open(
         &d->prefetcher,
         &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
@@ -321,57 +330,47 @@ out:
 
 /* --- buckets ---------------------------------------------------------------------------------- */
 
-/* Where a bucket of this rank lies. */
-struct bucket {
-    float *at, *tail; /* tail: only of the last bucket */
-    size_t n;
-};
-
-/* A rank whose device failed takes part with whatever the host's gradient holds: all ranks are told
- * of the failure with the tail, and none of them uses the sum. */
-static enum dpt_status host_bucket(struct dpt_trainer *t, int i, struct bucket *bucket,
-                                   struct dpt_error *err)
+/* A rank whose device failed takes part with whatever there is, in memory of the same kind as the
+ * others': all ranks are told of the failure with the tail, and none of them uses the sum. Copies
+ * from the device may still be under way, so nothing is told in memory that they write. */
+static struct bucket spare_bucket(const struct dpt_engine_state *d, int i)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_engine_state *d = t->engine_state;
+    struct bucket bucket = d->bucket[i];
 
-    DPT_TRY(make_gradient(t, err));
-    bucket->n = d->sizes[i];
-    bucket->at = t->reduction.sum;
-    bucket->tail =
-        i == d->buckets - 1 ? bucket->at + (d->on_device ? bucket->n : d->tail_at) : NULL;
-out:
-    return status;
+    if (bucket.tail != NULL)
+        bucket.tail = d->on_device ? d->spare : d->spare + (bucket.tail - bucket.at);
+    if (!d->on_device)
+        bucket.at = d->spare;
+    return bucket;
 }
 
-static enum dpt_status device_bucket(struct dpt_trainer *t, int i, struct bucket *bucket,
-                                     struct dpt_error *err)
+static enum dpt_status device_bucket(struct dpt_trainer *t, int i, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
+    struct bucket *bucket = &d->bucket[i];
 
-    bucket->tail = NULL;
-    DPT_TRY(d->type->bucket(d->steps, i, &bucket->at, &bucket->n, &bucket->tail, err));
-    d->sizes[i] = bucket->n;
-    if (bucket->tail != NULL && !d->on_device)
-        d->tail_at = (size_t)(bucket->tail - bucket->at);
-out:
-    return status;
+    return d->type->bucket(d->steps, i, &bucket->at, &bucket->n, &bucket->tail, err);
 }
 
-/* Finds how large the buckets are, by a step without samples, so that this is known before one
- * fails. */
+/* Finds where the buckets are, by a step without samples, and makes room for a rank that fails, so
+ * that both are there before one does. */
 static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    struct bucket bucket;
+    size_t most = DPT_TENSOR_ALIGN;
 
-    if (d->buckets == 0 || d->sizes[0] > 0)
+    if (d->buckets == 0 || d->spare != NULL)
         return DPT_OK;
     DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
-    for (int i = 0; i < d->buckets; i++)
-        DPT_TRY(device_bucket(t, i, &bucket, err));
+    for (int i = 0; i < d->buckets; i++) {
+        DPT_TRY(device_bucket(t, i, err));
+        most = d->bucket[i].n > most ? d->bucket[i].n : most;
+    }
+    d->spare_bytes = most * sizeof(float);
+    d->spare = dpt_reserve(d->spare_bytes); /* address space, until it is used */
+    if (d->spare == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the gradient", (double)d->spare_bytes));
 out:
     return status;
 }
@@ -446,17 +445,16 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
     struct dpt_engine_state *d = t->engine_state;
     const struct dpt_group *world = &t->comm->world;
     bool works = *mine == DPT_OK;
-    struct bucket bucket;
 
     for (int i = 0; i < d->buckets; i++) {
+        struct bucket bucket;
         double start;
 
-        if (works && device_bucket(t, i, &bucket, err) != DPT_OK) {
+        if (works && device_bucket(t, i, err) != DPT_OK) {
             works = false;
             *mine = err->status;
         }
-        if (!works)
-            DPT_TRY(host_bucket(t, i, &bucket, err));
+        bucket = works ? d->bucket[i] : spare_bucket(d, i);
         flags[DPT_FLAG_FAILED] = works ? 0.0F : 1.0F;
         if (bucket.tail != NULL)
             memcpy(bucket.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);

@@ -490,17 +490,41 @@ def test_a_failing_rank_takes_all_along(machine):
     assert result.code == 1 and "the replicas differ" in result.err, result
 
 
+# Tells of large sums in memory that is no device's.
+TELLS_HOST_SUMS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stdio.h>
+
+int MPI_Allreduce(const void *from, void *to, int n, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    int (*find)(void *, int, unsigned long long) = driver == NULL ? NULL : dlsym(driver, "cuPointerGetAttribute");
+    unsigned kind = 0;
+
+    if (type == MPI_FLOAT && n > 64 && (find == NULL || find(&kind, 2, (unsigned long long)(size_t)to) != 0 || kind != 2))
+        fprintf(stderr, "sums %d floats of the host\n", n);
+    return PMPI_Allreduce(from, to, n, type, op, comm);
+}
+"""
+
+
+@pytest.mark.parametrize("aware", ["off", pytest.param("on", marks=pytest.mark.skipif(dpt.sanitized(), reason="a library is loaded before"))])
 @pytest.mark.parametrize("call", ["cuGraphLaunch:2+", "cuGraphLaunch:9+"])
-def test_a_failing_device_takes_all_along(machine, call):
-    """On one of two ranks, wherever in a step: no rank waits for another until the watchdog comes."""
+def test_a_failing_device_takes_all_along(machine, call, aware):
+    """On one of two ranks, wherever in a step: no rank waits for another until the watchdog comes, and none gives memory of another kind than the others."""
+    environment = {**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}
+    sets = ["--set", "device.kind=cuda", "--set", f"comm.cuda_aware={aware}"]
+    if aware == "on":
+        environment.update(LD_PRELOAD=dpt.library(machine.path, "sums", TELLS_HOST_SUMS, compiler="mpicc"), FAKEGPU_PROTECT="0")
     machine.train("first", machine.job(CNN), ranks=2)  # keeps the plans, so that no graph is launched to measure them
     shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=" + call + "; exec \"$@\""
-    command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output",
-               str(machine.path / "out"), "--set", "device.kind=cuda"]
-    environment = {**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}
+    command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output", str(machine.path / "out"), *sets]
     done = subprocess.run(command, env=environment, timeout=100, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     err = done.stderr.decode()
     assert done.returncode == 71 and err.count("rank 1 (") == 1 and "GPU, " in err, err
+    assert ("came out right" in err) == (aware == "on") and "floats of the host" not in err, err
 
 
 def test_who_looks_at_gradients_gets_them(machine):
