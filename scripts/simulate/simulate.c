@@ -22,8 +22,8 @@
 #include "core/train/reduction/gradient_reduction.h"
 #include "data/sets/sampler.h"
 
-/* Blocks from here on are shared between the ranks. */
-enum { LARGE = 64 * 1024 };
+/* Blocks from here on are shared between the ranks: gradients, and no list that a rank reads. */
+enum { LARGE = 2 << 20 };
 
 /* What the command line says; SimGrid gives each rank globals of its own. */
 static struct {

@@ -257,10 +257,11 @@ void dpt_placement_place(struct dpt_placement *p, int owner)
         }
 }
 
-/* Places all owners' partials. Returns what the busiest host sends or receives. */
-static int64_t try_prices(struct dpt_placement *p, bool priced)
+/* Places all owners' partials. Returns what the busiest host sends or receives. mean: out, what a
+ * host sends, rounded up. */
+static int64_t try_prices(struct dpt_placement *p, bool priced, int64_t *mean)
 {
-    int64_t most = 0;
+    int64_t most = 0, all = 0;
 
     p->priced = priced;
     for (int h = 0; h < p->hosts; h++)
@@ -270,14 +271,23 @@ static int64_t try_prices(struct dpt_placement *p, bool priced)
     for (int h = 0; h < p->hosts; h++) {
         most = p->sent[h] > most ? p->sent[h] : most;
         most = p->received[h] > most ? p->received[h] : most;
+        all += p->sent[h];
     }
+    *mean = (all + p->hosts - 1) / p->hosts;
     return most;
 }
 
 void dpt_placement_begin(struct dpt_placement *p, bool at_owner)
 {
+    int64_t plain, mean, ignored;
+
     p->at_owner = at_owner;
-    p->priced = p->hosts <= PRICED && try_prices(p, true) < try_prices(p, false);
+    p->priced = false;
+    if (p->hosts <= PRICED) {
+        plain = try_prices(p, false, &mean);
+        /* With prices no fewer are sent in all, so nobody's load falls below that mean. */
+        p->priced = plain > mean && try_prices(p, true, &ignored) < plain;
+    }
     for (int h = 0; h < p->hosts; h++)
         p->sent[h] = p->received[h] = 0;
 }
