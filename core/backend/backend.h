@@ -118,6 +118,11 @@ struct dpt_batch {
      * more: further micro-batches follow, so no gradient is written yet. */
     int32_t before;
     bool more;
+    /* Called by `train` on the host after backward of each node that learns, in a team by its first
+     * thread: what this batch gives for the gradient of the learned tensors of this node, and of
+     * those after it, is written. NULL: nobody asks. */
+    void (*passed)(void *arg, int32_t node);
+    void *arg;
     /* If this batch writes the gradient of the whole step: for each tensor of the graph whose
      * pieces of DPT_SUM_OF_SQUARES_CHUNK floats are chunks of the norm, where their sums of squares
      * (core/base/sum_of_squares.h) may be written; NULL for the others. A program that has the

@@ -411,6 +411,9 @@ static void run_backward(const struct run *run)
             dpt_ref_compute(dpt_ref_ops[call.node->op], &call, true);
             mark(run->spans, dpt_span_node(i, DPT_PASS_BACKWARD));
         }
+        clear(run, graph->nodes[i].weight, graph->nodes[i].bias, true);
+        if (run->pass == NULL && run->batch->passed != NULL)
+            run->batch->passed(run->batch->arg, i);
     }
     if (is_norm(run, run->first - 1) && locations[run->first - 1].dy != NOWHERE) {
         const struct dpt_ref_call call = back_call_of(run, run->first - 1);
@@ -419,8 +422,8 @@ static void run_backward(const struct run *run)
         dpt_ref_ops[call.node->op]->sum_backward(&call);
         mark(run->spans, dpt_span_node(run->first - 1, DPT_PASS_WEIGHTS));
     }
-    for (int32_t i = is_norm(run, run->first - 1) ? run->first - 1 : run->first; i < run->last; i++)
-        clear(run, graph->nodes[i].weight, graph->nodes[i].bias, true);
+    if (is_norm(run, run->first - 1))
+        clear(run, graph->nodes[run->first - 1].weight, graph->nodes[run->first - 1].bias, true);
 }
 
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,

@@ -61,4 +61,60 @@ static inline void assert_same_sums(const struct scene *s, const struct dpt_metr
     assert_near_sums(s, a, b, 1e-5 * (fabs(b->loss) + 1));
 }
 
+/* --- what `train` says while it goes back ----------------------------------------------------- */
+
+struct passing {
+    const struct scene *scene;
+    const float *whole, *gradient;
+    int32_t node; /* the last one that was passed */
+    size_t from;  /* its learned tensors, and those after it, begin here */
+};
+
+/* The learned tensors from a float on are as they are in the end. */
+static inline void assert_written(const struct passing *p, size_t from)
+{
+    const struct dpt_graph *graph = &p->scene->graph;
+
+    for (int32_t t = 0; t < graph->n_tensors; t++) {
+        const struct dpt_tensor *tensor = &graph->tensors[t];
+
+        if (!tensor->state && !tensor->frozen && (size_t)tensor->offset >= from)
+            assert_memory_equal(p->gradient + tensor->offset, p->whole + tensor->offset,
+                                (size_t)tensor->count * sizeof *p->whole);
+    }
+}
+
+static inline void pass_node(void *arg, int32_t node)
+{
+    struct passing *p = arg;
+
+    assert_true(node < p->node);
+    p->node = node;
+    p->from = dpt_graph_from(&p->scene->graph, node, false);
+    assert_written(p, p->from);
+}
+
+/* What the batch passes is written, and in the end all is that learns. */
+static inline void assert_passes(const struct dpt_backend *backend, const struct scene *s,
+                                 void *program)
+{
+    float *whole = new_arena(s), *gradient = new_arena(s);
+    struct passing p = {s, whole, gradient, s->graph.n_nodes + 1, (size_t)s->graph.floats};
+    struct scene asking = *s;
+    struct dpt_metric_sums sums = {0};
+
+    train(backend, s, program, 0, false, whole, &sums);
+    for (int64_t i = 0; i < s->graph.arena; i++)
+        gradient[i] = 7;
+    asking.batch.batch.passed = pass_node;
+    asking.batch.batch.arg = &p;
+    train(backend, &asking, program, 0, false, gradient, &sums);
+    assert_written(&p, 0);
+    for (int32_t t = 0; t < s->graph.n_tensors; t++) /* none learns before the last node passed */
+        assert_true(s->graph.tensors[t].state || s->graph.tensors[t].frozen ||
+                    (size_t)s->graph.tensors[t].offset >= p.from);
+    dpt_free(whole);
+    dpt_free(gradient);
+}
+
 #endif

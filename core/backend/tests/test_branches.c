@@ -100,6 +100,8 @@ static void agrees_with_ref(void **state)
             assert_same_sums(&s, &got, &wanted);
             assert_same_gradients(&s, g, g_ref, "gradient");
         }
+        assert_passes(&dpt_backend_ref, &s, ref);
+        assert_passes(&dpt_backend_cpu, &s, cpu);
         assert_same_outputs(&s, ref, cpu, "a program for training");
         dpt_backend_cpu.close(cpu);
         s.spec.training = false;

@@ -42,6 +42,8 @@ static void agrees_with_ref(void **state)
         train(&dpt_backend_ref, &s, ref, 1, true, g_ref, &wanted);
         train(&dpt_backend_cpu, &s, cpu, 1, true, g, &got);
         assert_same_gradients(&s, g, g_ref, "sum of gradients");
+        assert_passes(&dpt_backend_ref, &s, ref);
+        assert_passes(&dpt_backend_cpu, &s, cpu);
         for (int32_t t = 0; t < s.graph.n_tensors; t++) {
             const struct dpt_tensor *tensor = &s.graph.tensors[t];
             const int64_t end = net_tensor_end(tensor);

@@ -65,6 +65,14 @@ static void do_between(const struct dpt_cpu_run *run)
         run->pass->between(run->pass->arg);
 }
 
+/* The node's weights have their gradient: all threads are past it. What is added after the graph's
+ * last node has that one's number. */
+static void tell_passed(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    if (run->pass == NULL && run->batch->passed != NULL && run->thread == 0 && node->graph != NULL)
+        run->batch->passed(run->batch->arg, node->number);
+}
+
 /* Looks at a node's output before a later one takes its place. All threads of a team call it, and
  * all ranks that share a layer continue together, whatever was found. */
 static void look_once(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -127,6 +135,7 @@ static void run_backward(const struct dpt_cpu_run *run)
         if (dpt_cpu_moves_back(node)) {
             dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
             dpt_cpu_barrier(run);
+            tell_passed(run, node);
         }
         do_between(run);
     }
