@@ -164,6 +164,26 @@ out:
     return status;
 }
 
+bool dpt_comm_has_threads(void)
+{
+    int provided = MPI_THREAD_SINGLE;
+
+    return MPI_Query_thread(&provided) == MPI_SUCCESS && provided == MPI_THREAD_MULTIPLE;
+}
+
+enum dpt_status dpt_comm_split_beside(const struct dpt_comm *job, struct dpt_comm *beside,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_comm_split(job, 0, beside, err));
+    watch_groups(beside, NULL);
+    beside->watch = job->watch; /* for its end */
+    beside->beside = true;
+out:
+    return status;
+}
+
 bool dpt_memory_reserve(size_t bytes)
 {
     void *p = dpt_reserve(bytes);
@@ -205,9 +225,9 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
         DPT_TRY(fail_alone(comm, err));
     DPT_TRY_MPI(MPI_Init_thread, NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     comm->started = true;
-    /* MPI_Abort of the watchdog is the only MPI call outside the main thread, which libraries at
-     * the FUNNELED level tolerate in practice; at SINGLE a library may not support threads at
-     * all. */
+    /* At other levels than MULTIPLE, MPI_Abort of the watchdog is the only MPI call outside the
+     * main thread, which libraries at the FUNNELED level tolerate in practice; at SINGLE a library
+     * may not support threads at all. */
     if (provided < MPI_THREAD_FUNNELED)
         DPT_TRY(dpt_fail(err, DPT_RANK, "MPI: this library was built without support for threads"));
     DPT_TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);

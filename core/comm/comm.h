@@ -1,10 +1,11 @@
 /*
  * comm: the ranks of a job and their communication. Only this directory calls MPI.
  *
- * A group is an ordered set of ranks; every collective takes one, never "the world". All calls come
- * from one thread of a rank at a time. Every function that says "Collective." must be reached by
- * all ranks of the group in the same order, or the job hangs: before such a call that a failing
- * rank would not reach, the ranks agree on their status (dpt_group_agree).
+ * A group is an ordered set of ranks; every collective takes one, never "the world". All calls
+ * with groups of one comm come from one thread of a rank at a time. Every function that says
+ * "Collective." must be reached by all ranks of the group in the same order, or the job hangs:
+ * before such a call that a failing rank would not reach, the ranks agree on their status
+ * (dpt_group_agree).
  *
  * If a rank never arrives, because it was killed or stopped or hangs, a watchdog thread of another
  * rank ends the job with exit code 71 and a line that names the missing rank (watch.h). A
@@ -35,7 +36,8 @@ struct dpt_comm {
     char (*hosts)[DPT_HOST_TEXT]; /* of every rank; NULL where there is one */
     struct dpt_watch *watch;      /* this rank's watchdog; NULL where there is one rank */
     bool started;                 /* MPI runs */
-    int axis; /* 0: the job's; else the split that made it: see dpt_comm_split */
+    int axis;    /* 0: the job's; else the split that made it: see dpt_comm_split */
+    bool beside; /* a thread beside the main one uses it, and sleeps where it waits */
 };
 
 /* This rank according to the launcher (mpirun, srun) before MPI runs, or 0; and whether there is a
@@ -124,6 +126,8 @@ enum dpt_status dpt_comm_number_nodes(const struct dpt_comm *comm, int32_t *node
 /* The host of a rank of the world. */
 const char *dpt_comm_host(const struct dpt_comm *comm, int rank);
 
+/* Whether this MPI, which runs, may be called by several threads at a time. */
+bool dpt_comm_has_threads(void);
 /* Whether this process may have so many more bytes of address space (ulimit -v). */
 bool dpt_memory_reserve(size_t bytes);
 

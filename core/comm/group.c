@@ -22,8 +22,13 @@ enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
                                         const char *what, int code)
 {
+    return dpt_group_give_up(g, dpt_mpi_fail(err, what, code), err);
+}
+
+enum dpt_status dpt_group_give_up(const struct dpt_group *g, enum dpt_status status,
+                                  const struct dpt_error *err)
+{
     const struct dpt_communicator *c = g->handle;
-    const enum dpt_status status = dpt_mpi_fail(err, what, code);
 
     if (c->watch != NULL)
         dpt_watch_give_up(c->watch, dpt_exit_code(status), err->text);
@@ -53,6 +58,11 @@ static bool await_all(int n, MPI_Request *request, double start)
             dpt_sleep(waited * share < longest ? waited * share : longest);
     }
     return gone != 0;
+}
+
+void dpt_mpi_await(MPI_Request *request)
+{
+    await_all(1, request, dpt_now());
 }
 
 /*

@@ -43,6 +43,19 @@ enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code);
 enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
                                         const char *what, int code);
 
+/* As that, for a failure that is already in err. */
+enum dpt_status dpt_group_give_up(const struct dpt_group *g, enum dpt_status status,
+                                  const struct dpt_error *err);
+
+/* Collective over job->world. Gives *beside, to be closed as a dpt_comm_split, the same ranks by
+ * communicators of its own, for a thread beside the main one. The watchdog does not see that thread
+ * wait, which may be for a rank that still computes. Errors: as dpt_comm_split's. */
+enum dpt_status dpt_comm_split_beside(const struct dpt_comm *job, struct dpt_comm *beside,
+                                      struct dpt_error *err);
+
+/* Waits for a message, asleep where that takes long; MPI_Wait then returns at once. */
+void dpt_mpi_await(MPI_Request *request);
+
 /* Called before and after everything that waits for the other ranks of a group, MPI or not. The
  * group has a handle. */
 void dpt_group_enter(const struct dpt_group *g);

@@ -27,6 +27,8 @@ static const double trial_most = 256e6, trial_part = 0.25;
 static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
 static const double barrier = 0.3e-6, taking_turns = 1.5e-6;
+/* Backward's part of what computing takes. */
+static const double back = 2.0 / 3;
 
 /* A micro-batch of a rank alone. */
 static struct dpt_workload alone(const struct dpt_plan *p, int32_t micro)
@@ -174,6 +176,19 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct step *d)
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
+/* The part of the sum between nodes that may go on while the last round goes back. */
+static double overlapped(const struct dpt_plan *p, const struct step *d)
+{
+    const struct dpt_layout *l = d->layout;
+    const int wanted = p->job->comm.overlap;
+    const int buckets = dpt_gradient_buckets(l, d->nodes);
+    const bool free = p->cores >= (double)l->node_ranks * (l->threads + 1) - 1e-6;
+
+    if (buckets == 0 || wanted == DPT_OVERLAP_NEVER || (wanted == DPT_OVERLAP_AUTO && !free))
+        return 0;
+    return 1 - 1.0 / buckets;
+}
+
 static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)
 {
     const double n = (double)p->stage->graph.floats;
@@ -192,6 +207,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     const int parties = flat ? l->replicas : d->nodes;
     /* Gradients of a thread that the tree adds up, each in a buffer of its own. */
     const double leaves = ceil((double)d->micros / l->at_once / p->layout.gradient_workers);
+    double network = 0;
 
     if (tree)
         step->local = (leaves - 1) * add * n * (all > p->cores ? all / p->cores : 1);
@@ -202,9 +218,11 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     if (l->node_replicas > 1)
         step->local += ((small ? 1 : 2) + step->meetings) * meet;
     if (d->nodes > 1)
-        step->network += (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, most_blocks(d), add)
-                               : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
-                         dpt_gradient_reduction_choose(&p->layout)->sends / 2;
+        network = (tree ? dpt_fabric_tree(&p->spec.fabric, n, parties, most_blocks(d), add)
+                        : dpt_fabric_allreduce(&p->spec.fabric, n, parties, add)) *
+                  dpt_gradient_reduction_choose(&p->layout)->sends / 2;
+    step->network += network - fmin(network * overlapped(p, d),
+                                    back * step->compute / dpt_layout_most_rounds(l));
 }
 
 static void update(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)

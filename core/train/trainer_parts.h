@@ -147,6 +147,10 @@ struct dpt_gradient_reduction {
     const struct dpt_gradient_reduction_type *type;
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
+    /* Buckets of the sum that go between nodes beside backward; 0: none do. And how many of all
+     * steps' so far did so on this rank. */
+    int buckets;
+    int64_t early;
     double weight; /* of the last step's samples; from a device, after dpt_trainer_fetch */
     struct dpt_chunks chunks; /* of the tensors (dpt_graph_chunks) */
     /* Memory for sums of squares that a backend may write (dpt_batch.squares) with the gradient of

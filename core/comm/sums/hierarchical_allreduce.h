@@ -20,6 +20,12 @@
  * Without hierarchy every rank adds up its own threads' gradients, and MPI_Allreduce those of all
  * ranks. core/comm/tests/bench_allreduce.c compares the two (deterministic_allreduce.h has its
  * table).
+ *
+ * Several nodes can sum the first floats of their buffers in buckets, from the last one to the
+ * first, by a thread beside those that still write the buffers (buckets.h). It has communicators of
+ * its own. Each number is added in the same order as where all is summed at once: threads, ranks of
+ * a node, and then along a tree over the nodes, wherever slices and buckets begin. So it gives the
+ * same bits.
  */
 #ifndef DPT_COMM_HIERARCHICAL_ALLREDUCE_H
 #define DPT_COMM_HIERARCHICAL_ALLREDUCE_H
@@ -36,6 +42,8 @@ struct dpt_hierarchical_spec {
     bool spin;              /* every thread of the node has a core: waiting may be active */
     size_t sums_of_squares; /* floats of the sum whose squares are summed too, if it is cheap */
     size_t large; /* floats from which on a sum is large; 0: where caches hold little of it */
+    size_t early; /* floats at the beginning, whole cache lines, that are summed in buckets, if
+                     there are several nodes and MPI allows it; the same on all ranks; 0: none */
 };
 
 /*
@@ -66,13 +74,27 @@ float *dpt_hierarchical_result(const struct dpt_hierarchical_allreduce *allreduc
  * computed here, and the caller computes them itself. */
 const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_allreduce *allreduce);
 
+/* How many buckets a sum has; 0: it is made at once. Of a spec on several nodes, and how many
+ * floats a bucket has at most (floats: out, or NULL), if MPI allows it; and of what was opened. */
+int dpt_hierarchical_plan_buckets(const struct dpt_hierarchical_spec *spec, size_t *floats);
+int dpt_hierarchical_buckets(const struct dpt_hierarchical_allreduce *allreduce);
+/* Says that nobody writes floats from `from` on of buffer i any more before the next sum, and
+ * whether that buffer will be filled. Once all of a rank's buffers are past a bucket it is summed;
+ * dpt_hierarchical_sum does the rest, and each rank has to call it then. Not collective, for any
+ * thread; does nothing where there are no buckets. */
+void dpt_hierarchical_pass(struct dpt_hierarchical_allreduce *allreduce, int i, size_t from,
+                           bool filled);
+/* How many buckets have begun before the sum's call on this rank, of all sums so far. */
+int64_t dpt_hierarchical_early(const struct dpt_hierarchical_allreduce *allreduce);
+
 /* Bytes that the allreduce takes on a node where `ranks` of the job's `all` ranks run: own: of each
  * rank; shared: of the node. */
 void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks, int all,
                             double *own, double *shared);
 
 /*
- * Collective. filled: [buffers], which of this rank's buffers are added; the first one always is.
+ * Collective. filled: [buffers], which of this rank's buffers are added; the first one always is,
+ * and of one that has passed floats dpt_hierarchical_pass has said it.
  * pool: this rank's threads, which help if the sum is large enough; NULL: none. The sum is in
  * dpt_hierarchical_result; else the buffers' contents are lost. Errors: RANK.
  */

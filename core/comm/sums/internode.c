@@ -214,7 +214,8 @@ static struct dpt_route *find_route(struct dpt_internode *x, const int32_t *firs
     return NULL;
 }
 
-/* Makes room for the messages of a route's phases. */
+/* Makes room for the messages of a route's phases, also of a sum of fewer floats, in which some
+ * slice may be a cache line longer. */
 static enum dpt_status make_room(struct dpt_internode *x, const struct dpt_route *route,
                                  const size_t *cut, struct dpt_error *err)
 {
@@ -223,7 +224,7 @@ static enum dpt_status make_room(struct dpt_internode *x, const struct dpt_route
 
     for (size_t i = 0; i < route->n; i++) {
         const struct dpt_leg *leg = &route->legs[i];
-        const size_t n = cut[leg->slice + leg->n] - cut[leg->slice];
+        const size_t n = cut[leg->slice + leg->n] - cut[leg->slice] + DPT_LINE;
 
         if (i > 0 && leg->phase != leg[-1].phase)
             sending = 0;
@@ -260,6 +261,7 @@ enum dpt_status dpt_internode_plan(struct dpt_internode *x, const int32_t *first
     dpt_route_close(&x->routes[x->last]);
     DPT_TRY(dpt_route_open(&x->routes[x->last], &x->hosts, first, false, err));
     DPT_TRY(make_room(x, &x->routes[x->last], cut, err));
+    DPT_TRY(make_room(x, &x->back, cut, err));
 out:
     if (status != DPT_OK)
         dpt_route_close(&x->routes[x->last]);
@@ -367,6 +369,14 @@ static float *find_slot(const struct job *job, const struct piece *p, int slot)
                : job->internode->received + (size_t)slot * job->internode->slot;
 }
 
+/* Waits for a message: a thread beside the main one asleep, where that takes long. */
+static int wait(const struct job *job, MPI_Request *request)
+{
+    if (job->internode->comm->beside)
+        dpt_mpi_await(request);
+    return MPI_Wait(request, MPI_STATUS_IGNORE);
+}
+
 /* Receives and adds a phase's pieces, in the order in which they are sent. */
 static int receive_all(const struct job *job, const struct dpt_leg *leg, const struct dpt_leg *end)
 {
@@ -386,7 +396,7 @@ static int receive_all(const struct job *job, const struct dpt_leg *leg, const s
         }
         if (done == begun || code != MPI_SUCCESS)
             break;
-        code = MPI_Wait(&a.request[done % SLOTS], MPI_STATUS_IGNORE);
+        code = wait(job, &a.request[done % SLOTS]);
         if (code == MPI_SUCCESS)
             work_on(job, &a.piece[done % SLOTS],
                     find_slot(job, &a.piece[done % SLOTS], (int)(done % SLOTS)));
@@ -405,7 +415,7 @@ static int run_phase(const struct job *job, const struct dpt_leg *leg, const str
     if (code == MPI_SUCCESS)
         code = receive_all(job, leg, end);
     for (int i = 0; i < sending && code == MPI_SUCCESS; i++)
-        code = MPI_Wait(&job->internode->sending[i], MPI_STATUS_IGNORE);
+        code = wait(job, &job->internode->sending[i]);
     return code;
 }
 

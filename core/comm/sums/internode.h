@@ -36,8 +36,9 @@ bool dpt_internode_handles(const struct dpt_internode *internode, int slice);
 double dpt_internode_floats(double n);
 
 /* Plans sums in which rank r has the leaves from first[r] to first[r + 1] of a tree; NULL: in which
- * each host has one leaf. cut: [ranks + 1] the floats at which slices begin, the same in all calls.
- * The plans of the last two calls stay. Errors: RANK. */
+ * each host has one leaf. cut: [ranks + 1] the floats at which slices begin, the same in all calls;
+ * a sum may also be of fewer floats that are cut alike. The plans of the last two calls stay.
+ * Errors: RANK. */
 enum dpt_status dpt_internode_plan(struct dpt_internode *internode, const int32_t *first,
                                    const size_t *cut, struct dpt_error *err);
 /*

@@ -8,9 +8,10 @@
 #include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/comm/tests/ranks.h"
 
-enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6 };
+enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6, LINE = 16 };
 
 static const struct dpt_comm *ranks = &comm; /* on their nodes */
+static size_t early;                         /* floats that are summed in buckets */
 
 static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 {
@@ -44,16 +45,27 @@ static float value(uint64_t seed, uint64_t sum, int rank, int buffer, size_t i)
     return (float)((double)(((uint64_t)i * 2654435761U + result * 40503U) % 20011) * 1e-3 - 10);
 }
 
+/* From the end to the begin, in pieces of which some are passed: a rank may also pass none. */
 static void fill(struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t sum, size_t n,
                  bool *filled)
 {
-    for (int b = 0; b < buffers_of(seed, comm.world.rank); b++) {
+    const int rank = comm.world.rank;
+
+    for (int b = 0; b < buffers_of(seed, rank); b++) {
         float *x = dpt_hierarchical_buffer(s, b);
+        const uint64_t own = (sum * 64 + (uint64_t)rank) * 8 + (uint64_t)b;
 
         CHECK((uintptr_t)x % 64 == 0);
-        filled[b] = is_filled(seed, sum, comm.world.rank, b);
-        for (size_t i = 0; i < n; i++) /* what is not filled must not be looked at */
-            x[i] = filled[b] ? value(seed, sum, comm.world.rank, b, i) : b == 0 ? 0 : NAN;
+        filled[b] = is_filled(seed, sum, rank, b);
+        for (size_t end = n, begin; end > 0; end = begin) {
+            const size_t piece = 1 + dice(seed, 5000 + own + end, n);
+
+            begin = end > piece ? end - piece : 0;
+            for (size_t i = begin; i < end; i++) /* what is not filled must not be looked at */
+                x[i] = filled[b] ? value(seed, sum, rank, b, i) : b == 0 ? 0 : NAN;
+            if (begin < early && dice(seed, 5000 + own, 4) != 0)
+                dpt_hierarchical_pass(s, b, begin, filled[b]);
+        }
     }
 }
 
@@ -125,7 +137,8 @@ static uint64_t sums(uint64_t seed, size_t n, bool hierarchical, bool possible, 
                                                .hierarchical = hierarchical,
                                                .spin = dice(seed, 2, 2) == 0,
                                                .sums_of_squares = n - dice(seed, 3, n),
-                                               .large = large};
+                                               .large = large,
+                                               .early = early};
     struct dpt_hierarchical_allreduce *s;
     struct dpt_pool *pool;
     struct dpt_error err = {0};
@@ -174,28 +187,111 @@ static void large_sums_have_the_same_bits(void **state)
     }
 }
 
+enum { WAYS = 4, ALONE = 3 };
+
 /* As if the machine were several nodes: of three ranks each; of all but one; of ranks that do not
- * follow each other. */
+ * follow each other; of one each (ALONE). */
+static void on_nodes(int way, void (*test)(bool follow))
+{
+    const int rank = comm.world.rank, size = comm.world.size, last = size - 1,
+              node[WAYS] = {rank / 3, rank == last, rank % 2, rank},
+              nodes[WAYS] = {last / 3 + 1, last > 0 ? 2 : 1, last > 0 ? 2 : 1, size};
+    struct dpt_comm part, leaders, several = split_into_nodes(node[way], nodes[way], &part);
+    struct dpt_error err;
+
+    CHECK_OK(dpt_comm_split(&comm, part.world.rank == 0 ? 0 : 1, &leaders, &err));
+    several.leaders = part.world.rank == 0 ? leaders.world : (struct dpt_group){.rank = -1};
+    ranks = &several;
+    test(nodes[way] > 1 && (way != 2 || size == 2));
+    ranks = &comm;
+    dpt_comm_close(&leaders);
+    dpt_comm_close(&part);
+}
+
+static void sum_some(bool follow)
+{
+    (void)follow;
+    for (uint64_t seed = 0; seed < CASES / 2; seed++)
+        sums(seed, floats_of(seed), true, true, seed % 2 == 1, 0);
+}
+
 static void sums_of_several_nodes_are_right(void **state)
 {
-    const int rank = comm.world.rank, last = comm.world.size - 1,
-              node[] = {rank / 3, rank == last, rank % 2},
-              nodes[] = {last / 3 + 1, last > 0 ? 2 : 1, last > 0 ? 2 : 1};
-
     (void)state;
-    for (int way = 0; way < 3; way++) {
-        struct dpt_comm part, leaders, several = split_into_nodes(node[way], nodes[way], &part);
-        struct dpt_error err;
+    for (int way = 0; way < WAYS; way++)
+        on_nodes(way, sum_some);
+}
 
-        CHECK_OK(dpt_comm_split(&comm, part.world.rank == 0 ? 0 : 1, &leaders, &err));
-        several.leaders = part.world.rank == 0 ? leaders.world : (struct dpt_group){.rank = -1};
-        ranks = &several;
-        for (uint64_t seed = 0; seed < CASES / 2; seed++)
-            sums(seed, floats_of(seed), true, true, seed % 2 == 1, 0);
-        ranks = &comm;
-        dpt_comm_close(&leaders);
-        dpt_comm_close(&part);
+/* Lengths below and above that from which nodes exchange parts; of which all, or not all, goes in
+ * buckets. */
+static void sum_in_buckets(bool follow)
+{
+    (void)follow;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        const size_t n = (seed < 5 ? 30000 + seed * 40000 : 400000) / LINE * LINE + LINE;
+        const uint64_t at_once = sums(seed, n, true, true, seed % 2 == 1, 0);
+
+        early = n - LINE * (1 + seed);
+        CHECK(sums(seed, n, true, true, seed % 2 == 1, 0) == at_once);
+        early = 0;
     }
+}
+
+static void buckets_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (int way = 0; way < WAYS; way++)
+        on_nodes(way, sum_in_buckets);
+}
+
+static float read_float(const float *x)
+{
+    float value;
+
+    __atomic_load(x, &value, __ATOMIC_ACQUIRE);
+    return value;
+}
+
+/* The last bucket comes back while the first is not written yet, without any other call. */
+static void sum_last_bucket(bool follow)
+{
+    enum { FLOATS = 200000 };
+    const struct dpt_hierarchical_spec spec = {
+        .n = FLOATS, .buffers = 1, .hierarchical = true, .early = FLOATS - LINE};
+    const int size = comm.world.size;
+    const bool filled = true;
+    struct dpt_hierarchical_allreduce *s;
+    struct dpt_error err = {0};
+    int buckets;
+
+    CHECK_OK(dpt_hierarchical_open(&s, ranks, &spec, NULL, &err));
+    buckets = dpt_hierarchical_buckets(s);
+    CHECK((buckets > 1) == follow && (buckets == 0) == !follow);
+    for (int sum = 1; sum <= SUMS; sum++) {
+        float *x = dpt_hierarchical_buffer(s, 0);
+
+        dpt_hierarchical_begin(s);
+        for (size_t i = FLOATS / 2; i < FLOATS; i++)
+            x[i] = (float)sum;
+        dpt_hierarchical_pass(s, 0, FLOATS / 2, true);
+        while (buckets > 0 &&
+               read_float(dpt_hierarchical_result(s) + FLOATS - 2 * LINE) != (float)(sum * size))
+            usleep(1000);
+        for (size_t i = 0; i < FLOATS / 2; i++)
+            x[i] = (float)sum;
+        CHECK_OK(dpt_hierarchical_sum(s, &filled, NULL, &err));
+        for (size_t i = 0; i < FLOATS; i++)
+            CHECK(dpt_hierarchical_result(s)[i] == (float)(sum * size));
+        CHECK(dpt_hierarchical_early(s) >= (buckets > 0 ? sum : 0));
+    }
+    dpt_hierarchical_close(s);
+}
+
+static void buckets_go_while_others_are_written(void **state)
+{
+    (void)state;
+    for (int way = 0; way < WAYS; way++)
+        on_nodes(way, sum_last_bucket);
 }
 
 static void flat_sums_are_right(void **state)
@@ -226,6 +322,8 @@ int main(void)
         cmocka_unit_test(hierarchical_sums_are_right),
         cmocka_unit_test(large_sums_have_the_same_bits),
         cmocka_unit_test(sums_of_several_nodes_are_right),
+        cmocka_unit_test(buckets_have_the_same_bits),
+        cmocka_unit_test(buckets_go_while_others_are_written),
         cmocka_unit_test(flat_sums_are_right),
         cmocka_unit_test(no_memory_to_share),
     };

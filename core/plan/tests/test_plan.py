@@ -269,6 +269,16 @@ def test_time(tmp_path):
     assert slow["step"]["network_sum_s"] > 2 * 1e-3 + 1.5 * floats / (0.1e9 / 8)
 
 
+def test_time_of_a_sum_beside_backward(tmp_path):
+    """All but the last bucket may go while the last micro-batch goes back; without a core for it, or where that is off, none does."""
+    clock, text, slow = dpt.ticking(tmp_path), MLP + "batch: {global: 512, micro: 16}\n", ("--no-trial", "--ranks", 4, "--nodes", 2, "--bandwidth", 10)
+    sums = {}
+    for way in ("never", "always", "auto"):
+        found = json.loads(plan(tmp_path, text, "--json", *slow, "--set", f"comm.overlap={way}", "--set", "device.threads=64", env=clock).out)["time"]
+        sums[way] = found["step"]["network_sum_s"]
+    assert 0 < sums["always"] < sums["never"] == sums["auto"]
+
+
 @pytest.mark.parametrize("words", [["comm.reduction=reproducible"], ["comm.reduction=reproducible", "batch.micro=3"],
                                    ["comm.hierarchical=off"]])
 @pytest.mark.parametrize("ranks, node", [(2, 2), (64, 32)])

@@ -23,6 +23,8 @@
 #define DPT_REDUCTION_KINDS(X)                                                                     \
     X(DPT_REDUCTION_ALLREDUCE, "allreduce") X(DPT_REDUCTION_REPRODUCIBLE, "reproducible")
 #define DPT_HIERARCHIES(X) X(DPT_HIERARCHICAL_AUTO, "auto") X(DPT_HIERARCHICAL_OFF, "off")
+#define DPT_OVERLAPS(X)                                                                            \
+    X(DPT_OVERLAP_AUTO, "auto") X(DPT_OVERLAP_ALWAYS, "always") X(DPT_OVERLAP_NEVER, "never")
 #define DPT_SHARDS(X)                                                                              \
     X(DPT_SHARD_NONE, "none")                                                                      \
     X(DPT_SHARD_OPTIMIZER, "optimizer")                                                            \
@@ -34,6 +36,7 @@
 enum dpt_device_kind { DPT_DEVICE_KINDS(DPT_LIST_NAME) DPT_DEVICE_KIND_COUNT };
 enum dpt_reduction_kind { DPT_REDUCTION_KINDS(DPT_LIST_NAME) DPT_REDUCTION_KIND_COUNT };
 enum dpt_hierarchical { DPT_HIERARCHIES(DPT_LIST_NAME) DPT_HIERARCHICAL_COUNT };
+enum dpt_overlap { DPT_OVERLAPS(DPT_LIST_NAME) DPT_OVERLAP_COUNT };
 enum dpt_shard { DPT_SHARDS(DPT_LIST_NAME) DPT_SHARD_COUNT };
 enum dpt_pipeline_kind { DPT_PIPELINES(DPT_LIST_NAME) DPT_PIPELINE_KIND_COUNT };
 enum dpt_on_nan { DPT_ON_NANS(DPT_LIST_NAME) DPT_ON_NAN_COUNT };
@@ -101,6 +104,7 @@ struct dpt_job {
     struct {
         int reduction;                           /* enum dpt_reduction_kind */
         int hierarchical;                        /* enum dpt_hierarchical */
+        int overlap;                             /* enum dpt_overlap */
         int cuda_aware;                          /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
         struct dpt_every timeout, start_timeout; /* n 0: never */
     } comm;

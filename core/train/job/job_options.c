@@ -258,6 +258,9 @@ static const struct dpt_option comm_options[] = {
          "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
     {CHOICE("hierarchical", NONE, comm.hierarchical, DPT_HIERARCHIES, "auto"),
      .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
+    {CHOICE("overlap", NONE, comm.overlap, DPT_OVERLAPS, "auto"),
+     .help = "sum between nodes in buckets while backward goes on (reduction: allreduce); auto: "
+             "where each rank has a core beside those of its threads; no byte depends on it"},
     {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
      .help = "MPI sums gradients in GPU memory; auto: where a trial is right and faster; off: on "
              "the host"},

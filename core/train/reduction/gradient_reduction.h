@@ -58,6 +58,10 @@ struct dpt_gradient_reduction_type {
      * among them. */
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
+    /* Says that in this step nothing is added any more to the learned floats from `from` on of a
+     * worker's gradient, and whether it has any micro-batch. Called by threads of that worker.
+     * NULL: nobody asks. */
+    void (*pass)(struct dpt_trainer *t, int worker, size_t from, bool has);
     /* Starts a thread's micro-batches of the step again, for another range of floats: it gets the
      * same targets as before. The last range begins with the first float. NULL if ranks take rounds
      * round-robin. */
@@ -148,6 +152,10 @@ enum dpt_status dpt_gradient_no_gather(struct dpt_trainer *t, double *values, in
     .ranges = dpt_gradient_one_range, .slice = dpt_gradient_all, .slice_sum = dpt_gradient_sum,    \
     .weights = dpt_gradient_no_weights, .share = dpt_gradient_no_share,                            \
     .gather_chunks = dpt_gradient_no_gather
+
+/* In how many buckets a layout's `allreduce` is summed between so many nodes, where it overlaps
+ * backward (comm.overlap); 0: at once. */
+int dpt_gradient_buckets(const struct dpt_layout *layout, int nodes);
 
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,

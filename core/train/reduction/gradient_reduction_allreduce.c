@@ -3,6 +3,7 @@
 #include "core/base/memory.h"
 #include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/team.h"
 
 struct dpt_gradient_reduction_state {
     struct dpt_hierarchical_allreduce *allreduce;
@@ -19,6 +20,35 @@ static struct dpt_hierarchical_spec spec_of(const struct dpt_layout *l)
     };
 }
 
+/* Whether sums between nodes go on beside backward, if they can: where a thread for them has a core
+ * on every rank, or the job wants it. Collective. */
+static enum dpt_status choose_overlap(const struct dpt_trainer *t, bool *overlaps,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int wanted = t->job->comm.overlap;
+    double cores, least;
+
+    *overlaps = wanted == DPT_OVERLAP_ALWAYS;
+    if (wanted != DPT_OVERLAP_AUTO || t->comm->nodes == 1)
+        return DPT_OK;
+    DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
+    DPT_TRY(dpt_group_max(&t->comm->world, t->layout.threads + 1 - cores, &least, err));
+    *overlaps = least < 1e-6;
+out:
+    return status;
+}
+
+int dpt_gradient_buckets(const struct dpt_layout *l, int nodes)
+{
+    struct dpt_hierarchical_spec spec = spec_of(l);
+
+    spec.early = spec.sums_of_squares;
+    return l->job->comm.reduction == DPT_REDUCTION_ALLREDUCE && nodes > 1
+               ? dpt_hierarchical_plan_buckets(&spec, NULL)
+               : 0;
+}
+
 static void bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage, double *own,
                   double *shared)
 {
@@ -33,7 +63,7 @@ static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_hierarchical_spec spec = spec_of(&t->layout);
     const bool wanted = spec.hierarchical;
-    bool hierarchical = wanted;
+    bool hierarchical = wanted, overlaps;
 
     spec.spin = t->team.spin;
     status = DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err);
@@ -41,11 +71,19 @@ static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
         status = DPT_ALLOCATE(t->reduction.state->filled, (size_t)t->layout.gradient_workers,
                               "the reduction", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(dpt_group_agree(&t->comm->world, choose_overlap(t, &overlaps, err), err));
+    spec.early = overlaps ? spec.sums_of_squares : 0;
     DPT_TRY(
         dpt_hierarchical_open(&t->reduction.state->allreduce, t->comm, &spec, &hierarchical, err));
     if (wanted && !hierarchical)
         dpt_log_warn(t->log, "%s; so all ranks sum with MPI_Allreduce, which is slower", err->text);
     t->reduction.sum = dpt_hierarchical_result(t->reduction.state->allreduce);
+    t->reduction.buckets = dpt_hierarchical_buckets(t->reduction.state->allreduce);
+    if (t->job->comm.overlap == DPT_OVERLAP_ALWAYS && hierarchical && t->reduction.buckets == 0 &&
+        dpt_gradient_buckets(&t->layout, t->comm->nodes) > 0)
+        dpt_log_warn(t->log, "comm.overlap: always: gradients are summed after backward, since %s",
+                     dpt_comm_has_threads() ? "the ranks of a node do not follow each other"
+                                            : "this MPI allows calls by one thread only");
 out:
     return status;
 }
@@ -88,6 +126,13 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
         dpt_metric_sums_add(&worker->metric_sums, &metric_sums[i]);
 }
 
+/* A rank without a micro-batch writes its first gradient itself (finish_rank). */
+static void pass(struct dpt_trainer *t, int worker, size_t from, bool has)
+{
+    if (has || worker > 0)
+        dpt_hierarchical_pass(t->reduction.state->allreduce, worker, from, has);
+}
+
 static void again(struct dpt_trainer *t, int thread)
 {
     t->team.workers[thread].done = 0;
@@ -103,7 +148,8 @@ static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
                  *tail = first + arena;
     struct dpt_metric_sums all = {0};
 
-    if (failed || t->team.workers[0].done == 0)
+    /* Of a failed rank buckets may be under way: their sum does not matter. */
+    if (t->team.workers[0].done == 0 && !failed)
         memset(first, 0, arena * sizeof *first);
     for (int i = 0; i < t->layout.gradient_workers; i++) {
         memset(dpt_hierarchical_buffer(t->reduction.state->allreduce, i) + arena, 0,
@@ -124,6 +170,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const float flags[DPT_FLAGS],
     finish_rank(t, flags);
     DPT_TRY(dpt_hierarchical_sum(t->reduction.state->allreduce, t->reduction.state->filled,
                                  t->team.pool, err));
+    t->reduction.early = dpt_hierarchical_early(t->reduction.state->allreduce);
     memcpy(t->reduction.reduced_flags, t->reduction.sum + t->model.graph.arena + DPT_TAIL_FLAGS,
            sizeof t->reduction.reduced_flags);
 out:
@@ -181,6 +228,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
     .begin = begin,
     .target = target,
     .done = done,
+    .pass = pass,
     .again = again,
     .sum = sum,
     .sends = 2,

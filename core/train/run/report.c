@@ -178,6 +178,9 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");
+    if (t->reduction.buckets > 0)
+        dpt_log_info(t->log, "  sums     between nodes in %d buckets, while backward goes on",
+                     t->reduction.buckets);
     dpt_str_clear(&text);
     describe_rate(t, &text);
     dpt_log_info(t->log, "  train    %s steps, %s per epoch; %s", dpt_group_digits(steps, t->steps),
@@ -241,6 +244,8 @@ static enum dpt_status start_event(struct dpt_run *run, const int32_t *nodes, st
         dpt_metrics_int(m, "test_samples", t->data.test.sampler.samples);
     dpt_metrics_int(m, "global", t->data.train.sampler.global);
     dpt_metrics_int(m, "micro", t->data.train.sampler.micro);
+    if (t->reduction.buckets > 0)
+        dpt_metrics_int(m, "buckets", t->reduction.buckets);
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);

@@ -160,6 +160,8 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
     dpt_metrics_real(m, "training_s", run->training);
     if (t->data.train.loader != NULL)
         dpt_metrics_real(m, "waited_s", t->engine->waited(t));
+    if (t->reduction.buckets > 0) /* of all steps', so many were begun before backward was over */
+        dpt_metrics_int(m, "early_buckets", t->reduction.early);
     if (strcmp(reason, "done") == 0) {
         struct dpt_str why = {0};
 

@@ -26,9 +26,34 @@ static int worker_of(const struct dpt_runner *r, int thread)
 
 /* --- the whole model at once ------------------------------------------------------------------ */
 
+/* A worker's pass in which its gradient becomes whole. */
+struct last_pass {
+    struct dpt_trainer *t;
+    int worker;
+};
+
+static void pass_node(void *arg, int32_t node)
+{
+    const struct last_pass *p = arg;
+
+    p->t->reduction.type->pass(p->t, p->worker,
+                               dpt_graph_from(dpt_trainer_graph(p->t), node, false), true);
+}
+
+/* Says that a worker's gradient is whole from a float on; has: whether it has a micro-batch. */
+static void pass(const struct dpt_runner *r, int thread, size_t from, bool has)
+{
+    struct dpt_trainer *t = r->t;
+
+    if (r->infers == NULL && t->reduction.type->pass != NULL && thread == worker_of(r, thread) &&
+        t->team.workers[thread].status == DPT_OK)
+        t->reduction.type->pass(t, thread, from, has);
+}
+
 /* Trains n micro-batches from i on, together with the others of a team, whose first thread records
- * what they gave. The backend may keep the gradient until more are in it. */
-static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_t n,
+ * what they gave. The backend may keep the gradient until more are in it. last: the thread has no
+ * more in this step. */
+static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_t n, bool last,
                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -38,6 +63,7 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
     const bool keeps = t->team.adds > t->layout.at_once;
     struct dpt_gradient_range range = dpt_gradient_whole(t), tail = range;
+    struct last_pass passing = {t, worker_of(r, thread)};
     bool add;
 
     if (keeps) {
@@ -50,6 +76,10 @@ static enum dpt_status train(struct dpt_runner *r, int thread, int32_t i, int32_
     }
     if (i == batch.before && i + n == r->share.all) /* the batch is the whole step */
         batch.squares = t->reduction.squares;
+    if (last && leads && t->reduction.type->pass != NULL && !t->layout.each_gradient) {
+        batch.passed = pass_node;
+        batch.arg = &passing;
+    }
     if (leads)
         memset(worker->own, 0, (size_t)n * sizeof worker->own[0]);
     if (leads && batch.before == 0)
@@ -96,19 +126,28 @@ out:
     return status;
 }
 
+/* A worker's micro-batches of the action's k-th round, n of them; -1: there are none. */
+static int32_t take(const struct dpt_runner *r, int worker, int32_t k, int32_t *n)
+{
+    return k < r->action->rounds ? dpt_share_take(&r->share, worker, r->action->round + k, n) : -1;
+}
+
 /* A thread's micro-batches of the action's rounds. */
 static void take_rounds(void *arg, int thread)
 {
     struct dpt_runner *r = arg;
     struct dpt_worker *worker = &r->t->team.workers[thread];
+    const int of = worker_of(r, thread);
+    int32_t k = 0, n, next;
 
-    for (int32_t k = 0, n; k < r->action->rounds && worker->status == DPT_OK; k++) {
-        const int32_t i = dpt_share_take(&r->share, worker_of(r, thread), r->action->round + k, &n);
+    for (int32_t i = take(r, of, 0, &n); i >= 0 && worker->status == DPT_OK;
+         i = take(r, of, k, &n)) {
+        const bool last = take(r, of, ++k, &next) < 0;
 
-        if (i < 0)
-            return;
-        worker->status = (r->infers != NULL ? infer : train)(r, thread, i, n, &worker->err);
+        worker->status = r->infers != NULL ? infer(r, thread, i, n, &worker->err)
+                                           : train(r, thread, i, n, last, &worker->err);
     }
+    pass(r, thread, 0, k > 0);
 }
 
 enum dpt_status dpt_step_run_whole(struct dpt_runner *r, struct dpt_error *err)
@@ -320,6 +359,7 @@ static void pass_part(void *arg, int thread)
     const struct dpt_action *a = r->action;
     struct dpt_worker *worker = &t->team.workers[thread];
     const bool alone = !computes_together(r);
+    bool has = false;
 
     if (a->again && t->reduction.type->again != NULL)
         t->reduction.type->again(t, thread);
@@ -328,7 +368,8 @@ static void pass_part(void *arg, int thread)
         struct dpt_step_flight *flight = dpt_step_flight_of(r, worker_of(r, thread), k);
 
         if (i < 0)
-            return;
+            break;
+        has = true;
         if (alone && fills(r))
             worker->status = fill(r, thread, i, n, flight, &worker->err);
         if (alone)
@@ -337,6 +378,8 @@ static void pass_part(void *arg, int thread)
             worker->status = a->back ? backward(r, thread, i, n, flight, &worker->err)
                                      : forward(r, thread, i, flight, &worker->err);
     }
+    if (a->again) /* all of the step's rounds have gone back through the unit */
+        pass(r, thread, t->stage->edge[a->unit], has);
 }
 
 static void fill_part(void *arg, int thread)

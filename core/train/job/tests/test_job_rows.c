@@ -116,6 +116,7 @@ static void enums_have_all_their_words(void **state)
                  {"train.on_nan", DPT_ON_NAN_COUNT},
                  {"comm.reduction", DPT_REDUCTION_KIND_COUNT},
                  {"comm.hierarchical", DPT_HIERARCHICAL_COUNT},
+                 {"comm.overlap", DPT_OVERLAP_COUNT},
                  {"comm.cuda_aware", DPT_AWARE_COUNT}};
 
     (void)state;
