@@ -289,7 +289,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
                        (long long)p->job->checkpoint.keep);
     if (p->layout.streams && p->job->checkpoint.every.unit != DPT_NEVER)
-        dpt_str_printf(out, "\n            each rank writes its part, while training waits");
+        dpt_str_printf(out, "\n            each rank writes its part beside the training, of a "
+                            "copy where\n            a node has memory for one");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
     if (p->gathered > 0)
         dpt_str_printf(out, "weights     %s a step to each node, unit by unit\n",

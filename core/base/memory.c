@@ -69,6 +69,12 @@ void dpt_unreserve(void *p, size_t bytes)
         munmap(p, bytes > 0 ? bytes : 1);
 }
 
+void dpt_lend(void *p, size_t bytes)
+{
+    if (madvise(p, bytes, MADV_FREE) != 0)
+        madvise(p, bytes, MADV_DONTNEED);
+}
+
 void dpt_use_pieces(void *p, size_t bytes, size_t piece)
 {
     if (bytes >= MANY && piece < MANY)

@@ -26,6 +26,9 @@ void dpt_free(void *p);
  * where there is none. dpt_unreserve takes the same number of bytes, and NULL, too. */
 void *dpt_reserve(size_t bytes);
 void dpt_unreserve(void *p, size_t bytes);
+/* What is in such memory is not needed any more: the system takes its pages where it wants them for
+ * others. Until then to use it again costs less than new memory. */
+void dpt_lend(void *p, size_t bytes);
 /* Only pieces of such memory are used, each of so many bytes, apart from each other: where they are
  * small, huge pages would take memory around each. */
 void dpt_use_pieces(void *p, size_t bytes, size_t piece);

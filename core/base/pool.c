@@ -222,6 +222,22 @@ void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *e
     dpt_part_in_units(n, DPT_LINE, thread, threads, begin, end);
 }
 
+bool dpt_thread_await(struct dpt_thread *thread, bool (*busy)(const void *arg), const void *arg,
+                      double seconds)
+{
+    struct timespec until;
+    bool is_busy;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)seconds;
+    pthread_mutex_lock(&thread->lock);
+    while (busy(arg) && pthread_cond_timedwait(&thread->done, &thread->lock, &until) == 0)
+        ;
+    is_busy = busy(arg);
+    pthread_mutex_unlock(&thread->lock);
+    return is_busy;
+}
+
 static void destroy(struct dpt_thread *thread)
 {
     pthread_cond_destroy(&thread->work);

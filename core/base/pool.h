@@ -50,6 +50,10 @@ int dpt_thread_start(struct dpt_thread *thread, void *(*work)(void *), void *arg
 /* Tells it to stop, and waits until it has returned. Nothing happens where it does not run. */
 void dpt_thread_end(struct dpt_thread *thread);
 
+/* Waits for `done` while busy(arg), for at most so many seconds; gives busy(arg). */
+bool dpt_thread_await(struct dpt_thread *thread, bool (*busy)(const void *arg), const void *arg,
+                      double seconds);
+
 /* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);
 /* Part number `part` of `parts`, in whole units of so many floats. */

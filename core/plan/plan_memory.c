@@ -156,6 +156,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
             {"divided layers, shared", "divided_shared", DPT_PLAN_VALUES, DPT_PLAN_RANK, told},
             {"norms, losses", "books", DPT_PLAN_OTHER, DPT_PLAN_RANK,
              bookkeeping(p) + statistics_bytes(p)},
+            /* The copies of what ranks write themselves are made where memory is free. */
             {"checkpoint being saved", "saver", DPT_PLAN_OTHER, DPT_PLAN_FIRST,
              saves ? (l->streams ? 0 : (double)p->checkpoint) + saving : 0},
             {"libraries, shared", "libraries", DPT_PLAN_OTHER, DPT_PLAN_ONCE, p->libraries},

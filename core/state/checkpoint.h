@@ -111,7 +111,8 @@ struct dpt_state {
      * file: with path and maker; fd: the new file. offset: [1 + slots][tensors], the parameters in
      * front: where in the file a tensor's floats begin; -1: leave them. *done: out, what was
      * written, in the order of arena, tensor and place, valid until the next call; nothing if a
-     * rank does not see the file. Errors: IO, RANK.
+     * rank does not see the file. *later: it may be written after this returns, of a copy; out,
+     * whether it is, and then without checksums. Errors: IO, RANK.
      *
      * read: the other way round, of the file that was verified: each rank reads all that it keeps
      * of the tensors with an offset. sets: numbers in `offset`, which may end before the slots.
@@ -125,8 +126,8 @@ struct dpt_state {
                                                       struct dpt_error *err),
                               void *arg, struct dpt_error *err);
     enum dpt_status (*write)(void *owners, struct dpt_shared_file *file, int fd,
-                             const int64_t *offset, const struct dpt_stretch **done, size_t *n,
-                             struct dpt_error *err);
+                             const int64_t *offset, bool *later, const struct dpt_stretch **done,
+                             size_t *n, struct dpt_error *err);
     enum dpt_status (*read)(void *owners, const int64_t *offset, size_t sets,
                             const struct dpt_stretch **done, size_t *n, struct dpt_error *err);
     enum dpt_status (*give)(void *owners, int k, size_t at, size_t n, float *from,
@@ -136,6 +137,7 @@ struct dpt_state {
     bool gathers_params; /* of the parameters, too, rank 0 has only a part */
     bool streams; /* no rank has room for a file: what rank 0 writes it asks for piece by piece, and
                      writes at once (checkpoint_image.h) */
+    bool later;   /* the ranks may write their parts after the save has begun */
     struct dpt_progress progress;
     int64_t seed;
     bool scaled; /* its gradients are half floats */

@@ -7,8 +7,9 @@
  * writing it costs next to no CPU time, since the bytes go from here to the device without a
  * copy in the system's cache, if the file system can do that. A state that streams has no
  * image: filling it writes the file, all but HDF5's metadata; each rank writes its own part where
- * it sees the file (shared_file.h), and rank 0 what that leaves. An image belongs to one thread at
- * a time. The rest is private to checkpoint_*.c.
+ * it sees the file (shared_file.h), and rank 0 what that leaves. Where ranks write theirs later,
+ * the image waits for it (dpt_image_waits), and has a copy of what they leave. An image belongs to
+ * one thread at a time. The rest is private to checkpoint_*.c.
  */
 #ifndef DPT_STATE_CHECKPOINT_IMAGE_H
 #define DPT_STATE_CHECKPOINT_IMAGE_H
@@ -31,6 +32,13 @@ uint64_t dpt_image_bytes(const struct dpt_image *image);
  * Errors: those of state->gather; of a state that streams also IO. */
 enum dpt_status dpt_image_take(struct dpt_image *image, const struct dpt_state *state,
                                const char *path, struct dpt_pool *pool, struct dpt_error *err);
+
+/* Whether it waits for what ranks write of themselves. */
+bool dpt_image_waits(const struct dpt_image *image);
+/* Tells it what they have written, as struct dpt_state's `write` does; before it is saved. Errors:
+ * RANK; nothing is left then. */
+enum dpt_status dpt_image_complete(struct dpt_image *image, const struct dpt_stretch *done,
+                                   size_t n, struct dpt_error *err);
 
 /*
  * Writes what was taken last: HDF5's metadata in memory first, then temporary name, reservation,
@@ -61,6 +69,7 @@ struct dpt_chunk {
     uint64_t to;        /* in the file */
     uint32_t crc;
     bool written; /* by one of the ranks, of itself */
+    size_t kept;  /* else, while the image waits: where in image->rest it is */
 };
 
 /* Bytes: what writing past the cache wants addresses, offsets and sizes to divide; and the images
@@ -76,9 +85,12 @@ struct dpt_image {
     int n_chunks;
     size_t chunk_room; /* of dpt_grow */
     unsigned char *bytes;
-    size_t room;   /* of them; where the state streams, of a chunk */
-    uint64_t size; /* without the last line */
-    int fd;        /* of what is being written; -1: nothing */
+    size_t room;         /* of them; where the state streams, of a chunk */
+    bool waits;          /* for what the ranks write */
+    unsigned char *rest; /* meanwhile: what rank 0 writes then */
+    size_t rest_room;    /* of dpt_grow */
+    uint64_t size;       /* without the last line */
+    int fd;              /* of what is being written; -1: nothing */
     char temporary[PATH_MAX];
 };
 
@@ -96,6 +108,9 @@ const void *dpt_image_source(const struct dpt_image *image, const struct dpt_chu
 /* checkpoint_stream.c. Writes the file of a state that streams, but for HDF5's metadata. Errors:
  * IO, RANK, those of the state's functions; nothing is left then. */
 enum dpt_status dpt_image_stream(struct dpt_image *image, const char *path, struct dpt_error *err);
+/* Writes what was kept while the image waited. Errors: IO. */
+enum dpt_status dpt_image_put_rest(struct dpt_image *image, const char *path,
+                                   struct dpt_error *err);
 
 /*
  * Makes HDF5's metadata: all of the file but the bytes of its data sets, which are holes. HDF5

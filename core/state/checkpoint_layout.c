@@ -243,6 +243,7 @@ void dpt_image_close(struct dpt_image *image)
     dpt_free(image->items);
     dpt_free(image->order);
     free(image->chunks);
+    free(image->rest);
     free(image->bytes);
     dpt_free(image);
 }

@@ -17,6 +17,21 @@ static bool is_gathered(const struct dpt_image *image, const struct dpt_chunk *c
            (item->arena >= 0 || image->state.gathers_params);
 }
 
+/* Finds room for what rank 0 writes once the others have written theirs. */
+static enum dpt_status keep_rest(struct dpt_image *image, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t n = 0;
+
+    for (int c = 0; c < image->n_chunks; c++) {
+        image->chunks[c].kept = n;
+        n += image->chunks[c].written ? 0 : image->chunks[c].size;
+    }
+    DPT_GROW(image->rest, &image->rest_room, n, "a checkpoint", err);
+out:
+    return status;
+}
+
 /* Has all ranks write what they can of the file, and lists what that leaves. */
 static enum dpt_status share(struct dpt_image *image, const char *path, struct dpt_error *err)
 {
@@ -26,8 +41,10 @@ static enum dpt_status share(struct dpt_image *image, const char *path, struct d
     const struct dpt_stretch *done = NULL;
     struct dpt_shared_file file = {.maker = getpid()};
     int64_t *offset = NULL;
+    bool later = s->later;
     size_t n = 0;
 
+    image->waits = false;
     if (s->write == NULL)
         return DPT_OK;
     DPT_TRY(DPT_ALLOCATE(offset, sets, "a checkpoint's list of contents", err));
@@ -40,17 +57,24 @@ static enum dpt_status share(struct dpt_image *image, const char *path, struct d
                 (int64_t)item->offset;
     }
     snprintf(file.path, sizeof file.path, "%s", path);
-    DPT_TRY(s->write(s->owners, &file, image->fd, offset, &done, &n, err));
+    DPT_TRY(s->write(s->owners, &file, image->fd, offset, &later, &done, &n, err));
     DPT_TRY(dpt_image_cut(image, done, n, err));
+    image->waits = later;
+    if (later)
+        DPT_TRY(keep_rest(image, err));
 out:
     dpt_free(offset);
     return status;
 }
 
-/* Takes the checksum of a chunk's bytes, and writes them. */
+/* Takes the checksum of a chunk's bytes, and writes them; or keeps them while the image waits. */
 static enum dpt_status put_chunk(const struct dpt_image *image, struct dpt_chunk *chunk,
                                  const void *bytes, const char *path, struct dpt_error *err)
 {
+    if (image->waits) {
+        memcpy(image->rest + chunk->kept, bytes, chunk->size);
+        return DPT_OK;
+    }
     chunk->crc = dpt_crc32(0, bytes, chunk->size);
     if (dpt_pwrite_all(image->fd, bytes, chunk->size, (long long)chunk->to) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
@@ -112,5 +136,37 @@ enum dpt_status dpt_image_stream(struct dpt_image *image, const char *path, stru
 out:
     if (status != DPT_OK)
         dpt_image_drop_file(image);
+    return status;
+}
+
+bool dpt_image_waits(const struct dpt_image *image)
+{
+    return image->waits;
+}
+
+enum dpt_status dpt_image_complete(struct dpt_image *image, const struct dpt_stretch *done,
+                                   size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_image_cut(image, done, n, err));
+    DPT_TRY(keep_rest(image, err));
+out:
+    if (status != DPT_OK)
+        dpt_image_drop_file(image);
+    return status;
+}
+
+enum dpt_status dpt_image_put_rest(struct dpt_image *image, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool waited = image->waits;
+
+    image->waits = false;
+    for (int c = 0; c < image->n_chunks && waited; c++)
+        if (!image->chunks[c].written)
+            DPT_TRY(put_chunk(image, &image->chunks[c], image->rest + image->chunks[c].kept, path,
+                              err));
+out:
     return status;
 }

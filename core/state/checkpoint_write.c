@@ -202,6 +202,7 @@ enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct
 {
     enum dpt_status status = DPT_OK;
 
+    DPT_TRY(dpt_image_put_rest(image, path, err));
     DPT_TRY(frame(image, path, err));
     DPT_TRY(write_file(image, path, err));
     DPT_TRY(dpt_lock_check(image->state.lock, err));

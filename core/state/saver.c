@@ -5,14 +5,13 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/pool.h"
 #include "core/state/checkpoint_image.h"
 
-enum phase { IDLE, WRITING, ENDED };
+enum phase { IDLE, AWAITS, WRITING, ENDED }; /* AWAITS: what other ranks write */
 
 struct dpt_saver {
     const char *folder;
@@ -117,6 +116,15 @@ void dpt_saver_observe(struct dpt_saver *s, struct dpt_spans *spans)
     pthread_mutex_unlock(&s->thread.lock);
 }
 
+/* Leaves the rest to the thread. */
+static void go_on(struct dpt_saver *s)
+{
+    pthread_mutex_lock(&s->thread.lock);
+    s->phase = WRITING;
+    pthread_cond_signal(&s->thread.work);
+    pthread_mutex_unlock(&s->thread.lock);
+}
+
 enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *state,
                                 struct dpt_pool *pool, struct dpt_error *err)
 {
@@ -132,37 +140,49 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
     s->best_step = state->progress.best_step;
     s->saved.step = state->progress.step;
     s->saved.copying = dpt_now() - s->start;
-    pthread_mutex_lock(&s->thread.lock);
-    s->phase = WRITING;
-    pthread_cond_signal(&s->thread.work);
-    pthread_mutex_unlock(&s->thread.lock);
+    if (dpt_image_waits(s->image))
+        s->phase = AWAITS;
+    else
+        go_on(s);
 out:
     return status;
 }
 
+enum dpt_status dpt_saver_complete(struct dpt_saver *s, bool written,
+                                   const struct dpt_stretch *done, size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (s->phase != AWAITS)
+        return DPT_OK;
+    s->phase = IDLE;
+    if (!written) {
+        dpt_image_drop_file(s->image);
+        return DPT_OK;
+    }
+    DPT_TRY(dpt_image_complete(s->image, done, n, err));
+    go_on(s);
+out:
+    return status;
+}
+
+static bool is_writing(const void *saver)
+{
+    const struct dpt_saver *s = saver;
+
+    return s->phase == WRITING;
+}
+
 bool dpt_saver_busy(struct dpt_saver *s, double seconds)
 {
-    struct timespec until;
-    bool busy;
-
-    if (s == NULL || s->phase != WRITING)
-        return false;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)seconds;
-    pthread_mutex_lock(&s->thread.lock);
-    while (s->phase == WRITING &&
-           pthread_cond_timedwait(&s->thread.done, &s->thread.lock, &until) == 0)
-        ;
-    busy = s->phase == WRITING;
-    pthread_mutex_unlock(&s->thread.lock);
-    return busy;
+    return s != NULL && s->phase == WRITING && dpt_thread_await(&s->thread, is_writing, s, seconds);
 }
 
 enum dpt_status dpt_saver_poll(struct dpt_saver *s, bool wait, bool *ended, struct dpt_saved *saved,
                                struct dpt_error *err)
 {
     *ended = false;
-    if (s->phase == IDLE || (s->phase == WRITING && !wait))
+    if (s->phase == IDLE || s->phase == AWAITS || (s->phase == WRITING && !wait))
         return DPT_OK;
     pthread_mutex_lock(&s->thread.lock);
     while (s->phase == WRITING)

@@ -127,6 +127,7 @@ struct dpt_step_result {
     bool save;   /* a rank asked for a checkpoint */
     bool signal; /* a rank received a signal to stop */
     bool clock;  /* a rank's time limit is reached */
+    bool writes; /* a rank still writes its part of a checkpoint */
 };
 
 /*

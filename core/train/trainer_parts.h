@@ -24,6 +24,7 @@ enum dpt_flag {
     DPT_FLAG_SAVE,   /* it asks for a checkpoint after this step */
     DPT_FLAG_SIGNAL, /* it received a signal to stop */
     DPT_FLAG_CLOCK,  /* its time limit is reached */
+    DPT_FLAG_WRITES, /* its part of a checkpoint is not written yet (state_file.h) */
     DPT_FLAGS
 };
 
@@ -36,6 +37,8 @@ enum dpt_tail {
     DPT_TAIL_FLAGS,   /* the first of DPT_FLAGS */
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
+_Static_assert((int)DPT_TAIL_FLAGS + (int)DPT_FLAGS <= (int)DPT_TAIL_WORDS,
+               "flags fit in the tail");
 
 enum { DPT_SPLITS = 3 };
 
@@ -137,8 +140,19 @@ struct dpt_state_file {
     int64_t block;           /* bytes that one rank alone writes: the largest page of any */
     int64_t *offset;         /* [1 + slots][tensors]: where in it the tensors lie; -1: not there */
     struct dpt_stretch *own; /* what this rank has written or read */
+    const float **from;      /* where what is to be written of each of them lies */
+    size_t n;                /* of them are written */
     struct dpt_stretch *all; /* [most]: what all ranks have; on rank 0 */
     size_t most;
+    /* While the ranks write beside the training: */
+    bool pending; /* known on all: they do, or have ended and not told each other */
+    float *copy;  /* what this rank writes, and then lent to the system; NULL: there is none */
+    size_t copy_bytes;
+    struct dpt_thread thread; /* which writes it */
+    _Atomic bool writes;      /* it does; changed under its lock */
+    bool syncs;               /* rank 0's fsync does not do it for this rank */
+    enum dpt_status status;   /* of what it wrote */
+    struct dpt_error err;
 };
 
 /* The gradient of all ranks. Owner: the engine. */
@@ -184,12 +198,13 @@ struct dpt_units {
     struct dpt_shared weights; /* that arena */
 };
 
-/* What this rank sends the others with the next step. Owner: the loop (run.c). */
+/* What this rank sends the others with the next step. Owner: the loop (run/). */
 struct dpt_requests {
     enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
     bool save;                      /* a checkpoint after that step */
     bool check;                     /* known on all: the replicas are compared after that step */
     bool signal, clock;             /* to stop after it, and why */
+    bool writes;                    /* it still writes its part of a checkpoint */
 };
 
 #endif

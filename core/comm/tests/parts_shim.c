@@ -2,6 +2,10 @@
  * parts_shim: an LD_PRELOAD library, to be compiled by mpicc, that counts what each rank writes to
  * checkpoints and reads from them, and what passes through rank 0, and lets one rank fail.
  *
+ *   PARTS_BESIDE  likewise a file: number; the bytes that threads beside the main one wrote
+ *   PARTS_HELD    part of a checkpoint's name: what such threads write to it waits until there is
+ *                 the file PARTS_GO
+ *   PARTS_MEMORY  a rank that has no memory left once it has opened a checkpoint
  *   PARTS_COUNTS  file to which each rank appends a line at its end: its number; the bytes that it
  *                 wrote, and read; how often it synced one; the bytes of its parts of gathers and
  *                 scatters
@@ -10,6 +14,7 @@
  *                 ENOSPC: it cannot write to one; EIO: it cannot read one either
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
@@ -22,16 +27,24 @@
 #include <unistd.h>
 
 static long long written, read_, syncs, moved;
+static _Atomic long long beside;
+static bool opened;
+
+/* Whether this rank is the one that a variable names. */
+static bool is_rank(const char *variable)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *wanted = getenv(variable);
+
+    rank = rank != NULL ? rank : getenv("PMI_RANK");
+    return rank != NULL && wanted != NULL && strcmp(rank, wanted) == 0;
+}
 
 /* Whether this rank is to do that. */
 static bool does(const char *what)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *mine = getenv("PARTS_RANK");
     const char *wanted = getenv("PARTS_DO");
 
-    rank = rank != NULL ? rank : getenv("PMI_RANK");
-    return rank != NULL && mine != NULL && wanted != NULL && strcmp(rank, mine) == 0 &&
-           strcmp(wanted, what) == 0;
+    return is_rank("PARTS_RANK") && wanted != NULL && strcmp(wanted, what) == 0;
 }
 
 static bool is_checkpoint(const char *path)
@@ -39,15 +52,36 @@ static bool is_checkpoint(const char *path)
     return strstr(path, "/checkpoints/step-") != NULL;
 }
 
-static bool is_open(int fd)
+static void name_of(int fd, char path[4096])
 {
-    char name[64], path[4096];
+    char name[64];
     ssize_t n;
 
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    n = readlink(name, path, sizeof path - 1);
+    n = readlink(name, path, 4095);
     path[n > 0 ? n : 0] = '\0';
+}
+
+static bool is_open(int fd)
+{
+    char path[4096];
+
+    name_of(fd, path);
     return is_checkpoint(path);
+}
+
+/* Counts what is written beside the main thread, and holds it up. */
+static void hold(int fd, size_t n)
+{
+    const char *held = getenv("PARTS_HELD"), *go = getenv("PARTS_GO");
+    char path[4096];
+
+    name_of(fd, path);
+    if (syscall(SYS_gettid) == getpid() || !is_checkpoint(path))
+        return;
+    beside += (long long)n;
+    while (held != NULL && go != NULL && strstr(path, held) != NULL && access(go, F_OK) != 0)
+        usleep(1000);
 }
 
 int open(const char *path, int flags, ...)
@@ -63,12 +97,26 @@ int open(const char *path, int flags, ...)
         errno = ENOENT;
         return -1;
     }
+    opened = opened || is_checkpoint(path);
     if (is_checkpoint(path) && does("old"))
         path = getenv("PARTS_OLD");
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 int open64(const char *path, int flags, ...) __attribute__((alias("open")));
+
+FILE *fopen(const char *path, const char *mode)
+{
+    FILE *(*const next)(const char *, const char *) =
+        (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen");
+    static char none[] = "MemAvailable: 0 kB\n";
+
+    if (opened && is_rank("PARTS_MEMORY") && strcmp(path, "/proc/meminfo") == 0)
+        return fmemopen(none, sizeof none - 1, "r");
+    return next(path, mode);
+}
+
+FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen")));
 
 /* Whether the call fails; errno is set then. */
 static bool fails(int fd, bool writes)
@@ -81,6 +129,7 @@ static bool fails(int fd, bool writes)
 
 ssize_t pwrite(int fd, const void *bytes, size_t n, off_t offset)
 {
+    hold(fd, n);
     if (fails(fd, true))
         return -1;
     written += is_open(fd) ? (long long)n : 0;
@@ -128,15 +177,24 @@ int MPI_Scatterv(const void *send, const int *counts, const int *at, MPI_Datatyp
     return PMPI_Scatterv(send, counts, at, type, receive, n, other, root, comm);
 }
 
+static FILE *append(const char *variable)
+{
+    return getenv(variable) != NULL ? fopen(getenv(variable), "a") : NULL;
+}
+
 int MPI_Finalize(void)
 {
-    FILE *file = fopen(getenv("PARTS_COUNTS"), "a");
+    FILE *counts = append("PARTS_COUNTS"), *others = append("PARTS_BESIDE");
     int rank = 0;
 
     PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (file != NULL) {
-        fprintf(file, "%d %lld %lld %lld %lld\n", rank, written, read_, syncs, moved);
-        fclose(file);
+    if (counts != NULL) {
+        fprintf(counts, "%d %lld %lld %lld %lld\n", rank, written, read_, syncs, moved);
+        fclose(counts);
+    }
+    if (others != NULL) {
+        fprintf(others, "%d %lld\n", rank, beside);
+        fclose(others);
     }
     return PMPI_Finalize();
 }

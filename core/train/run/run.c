@@ -7,9 +7,9 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/process.h"
-#include "core/state/overwritten.h"
 #include "core/train/run/stop.h"
 #include "core/train/setup/state.h"
+#include "core/train/setup/state_file.h"
 #include "core/train/use/audit.h"
 
 /* Seconds between two drawings of the live line. */
@@ -20,8 +20,6 @@ static const double LIVE = 0.1;
 enum { LOOK_EVERY = 1000, LOOK_BESIDE_CLOCK = 50 };
 /* Seconds kept in hand before the time is up, beside those for the step and the save. */
 static const double MARGIN = 2;
-/* Seconds that rank 0 waits for a save before it shows the others that it is well. */
-static const double PATIENCE = 1;
 
 /* Whether something that happens every so many steps or epochs falls on that step. */
 static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, int64_t number)
@@ -38,119 +36,6 @@ static bool due_at(const struct dpt_trainer *t, const struct dpt_every *every, i
 static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
 {
     return due_at(t, every, t->progress.step);
-}
-
-/* Deletes the previous run, since the present one has a checkpoint or has ended. By rank 0. */
-static void drop_overwritten(struct dpt_run *run)
-{
-    const struct dpt_trainer *t = &run->trainer;
-    struct dpt_error err;
-
-    if (!run->overwritten || dpt_lock_check(run->lock, &err) != DPT_OK)
-        return;
-    run->overwritten = false;
-    if (dpt_overwritten_remove(t->job->output, &err) != DPT_OK)
-        dpt_log_warn(t->log, "the run before this one could not be removed: %s", err.text);
-}
-
-/* Reports a save that ended in the background. By rank 0. */
-static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_saved saved;
-    bool ended = false;
-
-    if (run->saver == NULL)
-        return DPT_OK;
-    DPT_TRY(dpt_saver_poll(run->saver, wait, &ended, &saved, err));
-    if (!ended)
-        return DPT_OK;
-    run->save_seconds = fmax(run->save_seconds, saved.seconds);
-    DPT_TRY(dpt_report_saved(run, &saved, err));
-    drop_overwritten(run);
-out:
-    return status;
-}
-
-/* Waits for a save in progress, in pieces that are short enough for the watchdogs, and reports it.
- * Collective. */
-static enum dpt_status wait_for_save(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_comm *comm = run->trainer.comm;
-    bool busy;
-
-    dpt_comm_note(comm, run->trainer.progress.step, "saving a checkpoint");
-    do {
-        busy = dpt_run_leads(run) && dpt_saver_busy(run->saver, PATIENCE);
-        DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
-    } while (busy);
-    DPT_TRY(dpt_run_agree(run, dpt_run_leads(run) ? collect(run, true, err) : DPT_OK, err));
-out:
-    return status;
-}
-
-/* Adds to a failure's message which checkpoint there is to resume from. */
-static void name_newest(const struct dpt_run *run, struct dpt_error *err)
-{
-    const struct dpt_error plain = *err;
-
-    if (run->saved_step >= 0)
-        dpt_fail(err, plain.status, "%s; the checkpoint of step %lld is from before", plain.text,
-                 (long long)run->saved_step);
-    else
-        dpt_fail(err, plain.status, "%s; no checkpoint was written before", plain.text);
-}
-
-/* Compares the replicas, at most once per step, unless there is only one. Collective. */
-static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &run->trainer;
-
-    if (t->comm->world.size == 1 || run->checked_step == t->progress.step)
-        return DPT_OK;
-    DPT_TRY(dpt_run_fetch(run, err));
-    dpt_profile_begin(t->profile, t->progress.step);
-    status = dpt_trainer_check_replicas(t, err);
-    if (status == DPT_FAILED)
-        name_newest(run, err);
-    DPT_TRY(status);
-    dpt_profile_end(t->profile, DPT_SPAN_CHECK);
-    run->checked_step = t->progress.step;
-out:
-    return status;
-}
-
-/* Starts a save, and with `wait` also ends it. Collective. */
-static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK, served;
-    struct dpt_trainer *t = &run->trainer;
-    struct dpt_error other;
-
-    DPT_TRY(check_replicas(run, err));
-    DPT_TRY(dpt_run_fetch(run, err));
-    dpt_profile_begin(t->profile, t->progress.step);
-    DPT_TRY(wait_for_save(run, err));
-    DPT_TRY(dpt_run_agree(
-        run, dpt_run_leads(run) ? dpt_board_flush(&run->board, true, err) : DPT_OK, err));
-    if (dpt_run_leads(run)) {
-        struct dpt_state state = dpt_trainer_state(t, run->job_text.text);
-
-        state.lock = run->lock;
-        status = dpt_saver_start(run->saver, &state, t->team.pool, err);
-    }
-    served = dpt_trainer_serve(t, status == DPT_OK ? err : &other);
-    DPT_TRY(dpt_run_agree(run, status == DPT_OK ? served : status, err));
-    if (wait)
-        DPT_TRY(wait_for_save(run, err));
-    dpt_profile_end(t->profile, DPT_SPAN_SAVE);
-    run->saved_step = t->progress.step;
-    run->saved_at = dpt_now();
-    t->requests.save = false;
-out:
-    return status;
 }
 
 /* Whether the means of an epoch are reported at its end. */
@@ -230,6 +115,7 @@ static void set_requests(struct dpt_run *run, double now)
     const int64_t next = t->progress.step + 1;
 
     t->requests.signal = dpt_stop_signal() != 0;
+    t->requests.writes = dpt_state_file_writes(t, 0);
     t->requests.check = next == t->steps || due_at(t, &t->job->train.check_replicas, next) ||
                         due_at(t, every, next) || due_at(t, &t->job->eval.every, next);
     if (!dpt_run_leads(run))
@@ -253,8 +139,8 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
 
     DPT_TRY(dpt_run_settle(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
-        DPT_TRY(save(run, true, err));
-    DPT_TRY(wait_for_save(run, err));
+        DPT_TRY(dpt_run_save(run, true, err));
+    DPT_TRY(dpt_run_await_save(run, err));
     run->stopped = true;
     saved = run->saved_step == t->progress.step;
     if (saved)
@@ -368,6 +254,8 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         run->first_step = dpt_process_age();
         dpt_comm_started(t->comm);
     }
+    if (!result.writes)
+        DPT_TRY(dpt_run_end_parts(run, err));
     DPT_TRY(gather_ranks(run, err));
     if (run->fingerprints != NULL)
         DPT_TRY(dpt_audit_take(t, run->fingerprints, err));
@@ -375,10 +263,10 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     if (dpt_run_leads(run) && t->requests.deferred_error == DPT_OK) {
         t->requests.deferred_error = report(run, &result, err);
         if (t->requests.deferred_error == DPT_OK)
-            t->requests.deferred_error = collect(run, false, err);
+            t->requests.deferred_error = dpt_run_collect(run, false, err);
     }
     if (due(t, &job->train.check_replicas))
-        DPT_TRY(check_replicas(run, err));
+        DPT_TRY(dpt_run_check_replicas(run, err));
     if (due(t, &job->eval.every) && (t->data.valid.present || t->data.test.present)) {
         DPT_TRY(dpt_run_evaluate(run, t->data.valid.present ? &t->data.valid : &t->data.test, err));
         improved = t->progress.best_step == t->progress.step;
@@ -387,7 +275,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         DPT_TRY(show_weights(run, err));
     if (job->checkpoint.every.unit != DPT_NEVER &&
         (due(t, &job->checkpoint.every) || result.save || improved))
-        DPT_TRY(save(run, !job->checkpoint.background, err));
+        DPT_TRY(dpt_run_save(run, !job->checkpoint.background, err));
     run->step_seconds = fmax(run->step_seconds, dpt_now() - start);
     if ((result.signal || result.clock) && t->progress.step < t->steps && !dpt_run_stops_early(run))
         DPT_TRY(stop(run, &result, err));
@@ -408,8 +296,8 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(show_weights(run, err));
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
-        DPT_TRY(save(run, true, err));
-    DPT_TRY(wait_for_save(run, err));
+        DPT_TRY(dpt_run_save(run, true, err));
+    DPT_TRY(dpt_run_await_save(run, err));
     if (t->data.test.present && run->tested_step != t->progress.step)
         DPT_TRY(dpt_run_evaluate(run, &t->data.test, err));
     DPT_TRY(dpt_run_test_best(run, err));
@@ -446,8 +334,10 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
     struct dpt_error second = {0};
 
     dpt_log_live(log, NULL);
+    if (status != DPT_OK && dpt_run_end_parts(run, &second) != DPT_OK && dpt_run_leads(run))
+        dpt_log_warn(log, "%s", second.text);
     if (status != DPT_OK && dpt_lock_check(run->lock, &second) == DPT_OK &&
-        collect(run, true, &second) != DPT_OK)
+        dpt_run_collect(run, true, &second) != DPT_OK)
         dpt_log_warn(log, "%s", second.text);
     dpt_saver_close(run->saver);
     if (run->metrics.file != NULL) {
@@ -460,7 +350,7 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
         status = status == DPT_OK ? ended : status;
     }
     if (status == DPT_OK)
-        drop_overwritten(run);
+        dpt_run_drop_overwritten(run);
     if (run->overwritten)
         dpt_log_warn(
             log,

@@ -173,6 +173,23 @@ enum dpt_status dpt_run_test_best(struct dpt_run *run, struct dpt_error *err);
 /* Starts or stops recording what this run's threads do, if there is a trace. */
 void dpt_run_observe(struct dpt_run *run, bool on);
 
+/* Saves (run_save.c). Collective: starts one, beside the training or, with `wait`, at once and to
+ * its end; the replicas are compared before. Errors: FAILED (the replicas differ), IO, RANK. */
+enum dpt_status dpt_run_save(struct dpt_run *run, bool wait, struct dpt_error *err);
+/* Collective. Waits until the ranks have written their parts of a save (t->file.pending), and
+ * leaves the rest to rank 0's thread; await_save: waits for all of it, and reports it. Errors: IO,
+ * RANK. */
+enum dpt_status dpt_run_end_parts(struct dpt_run *run, struct dpt_error *err);
+enum dpt_status dpt_run_await_save(struct dpt_run *run, struct dpt_error *err);
+/* Reports a save that has ended; wait: first waits for one that rank 0's thread writes. Rank 0.
+ * Errors: IO, RANK. */
+enum dpt_status dpt_run_collect(struct dpt_run *run, bool wait, struct dpt_error *err);
+/* Deletes the previous run, since the present one has a checkpoint or has ended. Rank 0. */
+void dpt_run_drop_overwritten(struct dpt_run *run);
+/* Collective. Compares the replicas, at most once per step, unless there is only one. Errors:
+ * FAILED, which names the newest checkpoint. */
+enum dpt_status dpt_run_check_replicas(struct dpt_run *run, struct dpt_error *err);
+
 /* Collective. Logs what a person should know before the run starts, and writes the `run` event. */
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
 /* The report functions append to the metrics, so they fail as dpt_lock_check does, too. Writes the

@@ -173,15 +173,16 @@ out:
 }
 
 static enum dpt_status ask_write(void *trainer, struct dpt_shared_file *file, int fd,
-                                 const int64_t *offset, const struct dpt_stretch **done, size_t *n,
-                                 struct dpt_error *err)
+                                 const int64_t *offset, bool *later,
+                                 const struct dpt_stretch **done, size_t *n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = trainer;
 
     DPT_TRY(dpt_shared_file_mark(file, fd, t->comm->nodes > 1, err));
-    DPT_TRY(ask(t, (struct question){.what = WRITE}, err));
-    DPT_TRY(dpt_state_file_write(t, file, offset, n, err));
+    DPT_TRY(ask(t, (struct question){.what = WRITE, .n = *later}, err));
+    DPT_TRY(dpt_state_file_write(t, file, offset, *later, n, err));
+    *later = t->file.pending;
     *done = t->file.all;
 out:
     return status;
@@ -227,7 +228,7 @@ static enum dpt_status answer(struct dpt_trainer *t, const struct question *q,
     case GIVE:
         return scatter(t, q->k, NULL, (size_t)q->at, (size_t)(q->at + q->n), err);
     case WRITE:
-        return dpt_state_file_write(t, NULL, NULL, &n, err);
+        return dpt_state_file_write(t, NULL, NULL, q->n != 0, &n, err);
     case VERIFY:
         return dpt_state_file_verify(t, NULL, 0, NULL, err);
     case READ:

@@ -2,11 +2,12 @@
  * state: what a trainer holds, to and from checkpoints.
  *
  * A checkpoint is what one rank would write. If ranks keep parts of it (t->layout.streams), each
- * rank writes its own to the file, while all ranks wait, and reads its own from it; rank 0 does
- * what is left, and asks the others for it: ends of parts, which share pages of the file with
- * others (state_file.h). If a rank does not see rank 0's file, all of it goes through rank 0, piece
- * by piece, and is read tensor by tensor; so no rank ever has room for more. Else rank 0 has all of
- * it, copies it, and writes while training continues.
+ * rank writes its own to the file, of a copy while training continues or, without memory for that,
+ * while all ranks wait, and reads its own from it; rank 0 does what is left, and asks the others
+ * for it: ends of parts, which share pages of the file with others (state_file.h). If a rank does
+ * not see rank 0's file, all of it goes through rank 0, piece by piece, and is read tensor by
+ * tensor; so no rank ever has room for more. Else rank 0 has all of it, copies it, and writes while
+ * training continues.
  */
 #ifndef DPT_TRAIN_STATE_H
 #define DPT_TRAIN_STATE_H

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,6 +36,7 @@ enum dpt_status dpt_state_file_open(struct dpt_trainer *t, struct dpt_error *err
         sets * (size_t)t->layout.tensor + ranks * (size_t)units * (size_t)(1 + t->arenas.slots);
     DPT_TRY(DPT_ALLOCATE(f->offset, sets, what, err));
     DPT_TRY(DPT_ALLOCATE(f->own, sets + 1, what, err));
+    DPT_TRY(DPT_ALLOCATE(f->from, sets + 1, what, err));
     if (t->comm->world.rank == 0)
         DPT_TRY(DPT_ALLOCATE(f->all, f->most, what, err));
 out:
@@ -48,11 +50,20 @@ void dpt_state_file_forget(struct dpt_trainer *t)
     t->file.seen = t->file.open = false;
 }
 
+static void drop_copy(struct dpt_state_file *f)
+{
+    dpt_unreserve(f->copy, f->copy_bytes);
+    f->copy = NULL;
+}
+
 void dpt_state_file_release(struct dpt_trainer *t)
 {
+    dpt_thread_end(&t->file.thread);
+    drop_copy(&t->file);
     dpt_state_file_forget(t);
     dpt_free(t->file.offset);
     dpt_free(t->file.own);
+    dpt_free(t->file.from);
     dpt_free(t->file.all);
     t->file = (struct dpt_state_file){0};
 }
@@ -172,51 +183,191 @@ static void find_blocks(const struct dpt_trainer *t, int k, int32_t i, int64_t t
     *from = x + (begin - first) / word;
 }
 
-/* Writes this rank's blocks, and lists them. syncs: rank 0's fsync does not do it for this rank. */
-static enum dpt_status write_own(struct dpt_trainer *t, bool syncs, size_t *n,
-                                 struct dpt_error *err)
+/* Lists this rank's blocks. Returns how many floats they are. */
+static size_t list_own(struct dpt_trainer *t)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_state_file *f = &t->file;
     const size_t tensors = (size_t)t->model.graph.n_tensors;
-    int64_t since = 0; /* bytes since it was synced */
+    size_t floats = 0;
 
-    *n = 0;
+    f->n = 0;
     for (size_t i = 0; i < count_sets(t); i++) {
-        struct dpt_stretch *own = &f->own[*n];
-        const float *from = NULL;
-
         if (f->offset[i] < 0)
             continue;
-        find_blocks(t, (int)(i / tensors) - 1, (int32_t)(i % tensors), f->offset[i], own, &from);
-        *n += own->n > 0;
+        find_blocks(t, (int)(i / tensors) - 1, (int32_t)(i % tensors), f->offset[i], &f->own[f->n],
+                    &f->from[f->n]);
+        floats += (size_t)f->own[f->n].n;
+        f->n += f->own[f->n].n > 0;
+    }
+    return floats;
+}
+
+/* Writes the blocks that are listed. */
+static enum dpt_status write_own(struct dpt_state_file *f, int32_t tensors, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t since = 0; /* bytes since it was synced */
+
+    for (size_t i = 0; i < f->n; i++) {
+        struct dpt_stretch *own = &f->own[i];
+        const int64_t begin = f->offset[(own->arena + 1) * tensors + own->tensor];
+
         for (int64_t at = 0, some; at < own->n; at += some) {
-            const int64_t word = sizeof *from, to = f->offset[i] + (own->at + at) * word;
+            const int64_t word = sizeof **f->from, to = begin + (own->at + at) * word;
             uint32_t crc;
 
             some = own->n - at < SYNC / word ? own->n - at : SYNC / word;
-            DPT_TRY(dpt_shared_file_write(&f->file, f->fd, from + at, some, to, &crc, err));
+            DPT_TRY(dpt_shared_file_write(&f->file, f->fd, f->from[i] + at, some, to, &crc, err));
             own->crc = dpt_crc32_join(own->crc, crc, (uint64_t)(some * word));
             since += some * word;
-            if (syncs && since >= SYNC)
+            if (f->syncs && since >= SYNC)
                 DPT_TRY(sync_file(f, err));
             since = since >= SYNC ? 0 : since;
         }
     }
-    if (syncs && *n > 0)
+    if (f->syncs && f->n > 0)
         DPT_TRY(sync_file(f, err));
 out:
     return status;
 }
 
+/* --- writing beside the training -------------------------------------------------------------- */
+
+/* Whether this rank may copy what it writes: where the copies of the node's ranks take at most half
+ * of what is free, since as much again is the system's until it is on the disk. */
+static bool has_room(const struct dpt_trainer *t, size_t bytes)
+{
+    return (double)bytes * t->comm->node.size <= dpt_memory_available() / 2;
+}
+
+struct copying {
+    struct dpt_state_file *f;
+    size_t floats;
+    int threads;
+};
+
+/* Copies a thread's part of the blocks. */
+static void copy_share(void *arg, int thread)
+{
+    const struct copying *c = arg;
+    size_t begin, end, at = 0;
+
+    dpt_thread_part(c->floats, thread, c->threads, &begin, &end);
+    for (size_t i = 0; i < c->f->n; i++) {
+        const size_t next = at + (size_t)c->f->own[i].n, first = begin > at ? begin : at,
+                     last = end < next ? end : next;
+
+        if (first < last)
+            memcpy(c->f->copy + first, c->f->from[i] + (first - at),
+                   (last - first) * sizeof *c->f->copy);
+        at = next;
+    }
+}
+
+/* Copies this rank's blocks, which are written from there. */
+static void copy_own(struct dpt_trainer *t, size_t floats)
+{
+    struct dpt_state_file *f = &t->file;
+    struct copying copying = {f, floats, dpt_pool_threads(t->team.pool)};
+    const float *at = f->copy;
+
+    dpt_pool_run(t->team.pool, copy_share, &copying);
+    for (size_t i = 0; i < f->n; i++) {
+        f->from[i] = at;
+        at += f->own[i].n;
+    }
+}
+
+static void *write_copy(void *trainer)
+{
+    struct dpt_trainer *t = trainer;
+    struct dpt_state_file *f = &t->file;
+
+    f->status = write_own(f, t->model.graph.n_tensors, &f->err);
+    pthread_mutex_lock(&f->thread.lock);
+    f->writes = false;
+    pthread_cond_broadcast(&f->thread.done);
+    pthread_mutex_unlock(&f->thread.lock);
+    return NULL;
+}
+
+/* Copies this rank's blocks, if all ranks have room. Collective. */
+static enum dpt_status write_later(struct dpt_trainer *t, size_t floats, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_state_file *f = &t->file;
+    const size_t bytes = floats * sizeof *f->copy;
+    double lacks = 0;
+
+    if (f->copy_bytes != bytes || !has_room(t, bytes))
+        drop_copy(f);
+    f->copy_bytes = bytes;
+    if (f->copy == NULL && has_room(t, bytes))
+        f->copy = dpt_reserve(bytes);
+    DPT_TRY(dpt_group_max(&t->comm->world, f->copy == NULL, &lacks, err));
+    f->pending = lacks <= 0;
+    if (!f->pending) {
+        dpt_log_detail(t->log, "training waits while %s is written: there is no memory for a copy",
+                       f->file.path);
+        return DPT_OK;
+    }
+    f->status = DPT_OK;
+    copy_own(t, floats);
+out:
+    return status;
+}
+
+void dpt_state_file_begin(struct dpt_trainer *t)
+{
+    struct dpt_state_file *f = &t->file;
+
+    f->writes = f->pending;
+    if (!f->pending || dpt_thread_start(&f->thread, write_copy, t) == 0)
+        return;
+    f->status = write_own(f, t->model.graph.n_tensors, &f->err); /* the training waits for it */
+    f->writes = false;
+}
+
+static bool is_writing(const void *file)
+{
+    const struct dpt_state_file *f = file;
+
+    return f->writes;
+}
+
+bool dpt_state_file_writes(struct dpt_trainer *t, double seconds)
+{
+    struct dpt_state_file *f = &t->file;
+
+    return f->writes && (seconds <= 0 || dpt_thread_await(&f->thread, is_writing, f, seconds));
+}
+
+enum dpt_status dpt_state_file_end(struct dpt_trainer *t, size_t *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_state_file *f = &t->file;
+
+    *n = 0;
+    dpt_thread_end(&f->thread);
+    dpt_lend(f->copy, f->copy_bytes);
+    f->pending = false;
+    if (f->status != DPT_OK)
+        *err = f->err;
+    DPT_TRY(dpt_group_agree(&t->comm->world, f->status, err));
+    DPT_TRY(collect(t, f->n, n, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_state_file_write(struct dpt_trainer *t, const struct dpt_shared_file *file,
-                                     const int64_t *offset, size_t *n, struct dpt_error *err)
+                                     const int64_t *offset, bool later, size_t *n,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_state_file *f = &t->file;
     const struct dpt_group *world = &t->comm->world;
     bool same = false, first = world->rank == 0;
-    size_t own;
+    size_t floats;
 
     *n = 0;
     DPT_TRY(see(t, file, &same, err));
@@ -227,8 +378,13 @@ enum dpt_status dpt_state_file_write(struct dpt_trainer *t, const struct dpt_sha
     DPT_TRY(dpt_group_broadcast(world, 0, f->offset, count_sets(t) * sizeof *f->offset, err));
     /* A system writes all of a file that it has in memory, whoever put it there. */
     DPT_TRY(dpt_group_broadcast(&t->comm->node, 0, &first, sizeof first, err));
-    DPT_TRY(dpt_group_agree(world, write_own(t, !first || !same, &own, err), err));
-    DPT_TRY(collect(t, own, n, err));
+    f->syncs = !first || !same;
+    floats = list_own(t);
+    if (later)
+        DPT_TRY(write_later(t, floats, err));
+    if (!f->pending)
+        DPT_TRY(dpt_group_agree(world, write_own(f, t->model.graph.n_tensors, err), err));
+    DPT_TRY(collect(t, f->n, n, err));
 out:
     /* It stays open until the next save: on NFS closing it waits until it is on the disk, which
      * rank 0's fsync has done by then. */

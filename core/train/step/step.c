@@ -23,6 +23,7 @@ void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FL
     flags[DPT_FLAG_SAVE] = t->requests.save;
     flags[DPT_FLAG_SIGNAL] = t->requests.signal;
     flags[DPT_FLAG_CLOCK] = t->requests.clock;
+    flags[DPT_FLAG_WRITES] = t->requests.writes;
 }
 
 void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *result)
@@ -30,6 +31,7 @@ void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *re
     result->save = t->reduction.reduced_flags[DPT_FLAG_SAVE] > 0;
     result->signal = t->reduction.reduced_flags[DPT_FLAG_SIGNAL] > 0;
     result->clock = t->reduction.reduced_flags[DPT_FLAG_CLOCK] > 0;
+    result->writes = t->reduction.reduced_flags[DPT_FLAG_WRITES] > 0;
 }
 
 double dpt_step_rate(const struct dpt_trainer *t)

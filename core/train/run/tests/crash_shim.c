@@ -1,19 +1,20 @@
 /*
  * crash_shim: an LD_PRELOAD library that stands between a process and its run folder.
  *
- * Numbers every call that changes what is in the folder (each thread's of each rank for itself, so
- * that the numbers are the same in every run) and, as the environment says, writes them into a
- * journal, ends the process at one of them, or makes one of them fail. What the C library writes by
- * itself (its streams) goes through the same calls, since fopen and fdopen give a stream of our own
- * here. Allocations can be made to fail by number as well.
+ * Numbers every call that changes what is in the folder (of each rank those of the main thread, and
+ * those of the threads that save, which take turns, so that the numbers are the same in every run)
+ * and, as the environment says, writes them into a journal, ends the process at one of them, or
+ * makes one of them fail. What the C library writes by itself (its streams) goes through the same
+ * calls, since fopen and fdopen give a stream of our own here. Allocations can be made to fail by
+ * number as well.
  *
  *   SHIM_FOLDER   the run folder, an absolute path, as the process spells it
  *   SHIM_JOURNAL  file to append the journal to: a line a call, with what it wrote behind it
- *   SHIM_AT       m12: the 12th call of rank 0's main thread; s7: the 7th of the thread that saves;
+ *   SHIM_AT       m12: the 12th call of rank 0's main thread; s7: the 7th of those that save;
  *                 3m12: of rank 3
  *   SHIM_DO       before, after, torn (half of a write, then the end), EIO, ENOSPC, EINTR, short
- *   SHIM_ALLOC    m12, s7, h3: the allocation that fails: of the program's main thread, of the one
- * that saves, of HDF5; counted from the thread's first call above
+ *   SHIM_ALLOC    m12, s7, h3: the allocation that fails: of the program's main thread, of those
+ * that save, of HDF5; counted from a thread's first call above
  *
  * A line of the journal: thread, with its rank in front unless that is 0, number, call, result,
  * inode, offset, length of the data behind it, path, second path; separated by tabs.
@@ -62,7 +63,8 @@ static struct {
     } files[FILES]; /* by descriptor; path[0] == 0: not in the folder */
 } shim = {.journal = -1, .lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
-static _Thread_local long calls, allocations;
+static long calls[2], allocations[2]; /* of those that save, of the main thread */
+static _Thread_local bool works;      /* this thread has made a call */
 
 static void *real(const char *name)
 {
@@ -135,6 +137,11 @@ static char this_thread(void)
     return syscall(SYS_gettid) == getpid() ? 'm' : 's';
 }
 
+static bool is_main(void)
+{
+    return this_thread() == 'm';
+}
+
 static bool inside(const char *path)
 {
     const size_t n = shim.ready ? strlen(shim.folder) : 0;
@@ -166,10 +173,10 @@ static void note(const struct call *c, const char *what)
     if (shim.rank > 0)
         snprintf(rank, sizeof rank, "%ld", shim.rank);
     if (shim.journal >= 0) {
-        const int n =
-            snprintf(line, sizeof line, "%s%c\t%ld\t%s%s\t%ld\t%llu\t%lld\t%zu\t%s\t%s\n", rank,
-                     this_thread(), calls, what, c->name, c->result, (unsigned long long)c->inode,
-                     c->offset, size, c->path, c->second != NULL ? c->second : "");
+        const int n = snprintf(line, sizeof line, "%s%c\t%ld\t%s%s\t%ld\t%llu\t%lld\t%zu\t%s\t%s\n",
+                               rank, this_thread(), calls[is_main()], what, c->name, c->result,
+                               (unsigned long long)c->inode, c->offset, size, c->path,
+                               c->second != NULL ? c->second : "");
         put(line, (size_t)n, c->data, size);
     }
     errno = saved;
@@ -189,8 +196,9 @@ static void end_process(void)
 static enum fate begin(struct call *c)
 {
     pthread_mutex_lock(&shim.lock);
-    calls++;
-    if (shim.action == NULL || calls != shim.at || this_thread() != shim.thread ||
+    works = true;
+    calls[is_main()]++;
+    if (shim.action == NULL || calls[is_main()] != shim.at || this_thread() != shim.thread ||
         shim.rank != shim.at_rank)
         return PASS;
     c->result = -1;
@@ -485,10 +493,10 @@ static bool denied(const void *caller)
 {
     /* Only a thread that works on the folder counts; the rest of the process is not what is tried
      * here. */
-    if (calls == 0 || shim.alloc_at == 0 || shim.rank != shim.alloc_rank ||
+    if (!works || shim.alloc_at == 0 || shim.rank != shim.alloc_rank ||
         owner_of(caller) != shim.alloc_owner)
         return false;
-    if (++allocations != shim.alloc_at)
+    if (__atomic_add_fetch(&allocations[is_main()], 1, __ATOMIC_SEQ_CST) != shim.alloc_at)
         return false;
     if (shim.journal >= 0)
         put("hit\n", 4, NULL, 0);
