@@ -17,9 +17,12 @@
 
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
+#include "core/comm/sums/placement.h"
 #include "core/comm/sums/tree.h"
 #include "core/train/layout/actions.h"
+#include "core/train/layout/shares.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/team.h"
 #include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks: gradients, and no list that a rank reads. */
@@ -51,6 +54,8 @@ void *__real_dpt_alloc(size_t bytes);
 void __real_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                           float **released, int *n_released);
 void __real_dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
+void __real_dpt_placement_begin(struct dpt_placement *p, bool at_owner);
+void __real_dpt_placement_place(struct dpt_placement *p, int owner);
 int __real_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
                          MPI_Comm comm);
 
@@ -60,6 +65,14 @@ enum dpt_status __wrap_dpt_watch_attach(struct dpt_watch *watch, const struct dp
     (void)watch;
     (void)comm;
     (void)err;
+    return DPT_OK;
+}
+
+/* Nobody asks for the cores of simulated ranks. */
+enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
+{
+    (void)node, (void)err;
+    *cores = 1;
     return DPT_OK;
 }
 
@@ -102,6 +115,65 @@ void __wrap_dpt_tree_add(float *restrict to, const float *restrict from, size_t 
     if (spec.check)
         __real_dpt_tree_add(to, from, n);
     smpi_execute((double)n * spec.add_seconds);
+}
+
+/* All ranks find the same placements, each by itself, which takes a second of thousands of ranks; so
+ * the first one here finds them for all. The list of those that are found is in the process's
+ * environment, of which ranks have no copies. */
+struct found {
+    int hosts, n;
+    bool at_owner;
+    int *where; /* [hosts][n]: of each owner */
+    struct found *next;
+};
+
+static const char *const places = "SIMULATED_PLACEMENTS";
+
+static struct found *all_found(void)
+{
+    void *list = NULL;
+
+    if (getenv(places) != NULL)
+        sscanf(getenv(places), "%p", &list);
+    return list;
+}
+
+static const struct found *find_placement(const struct dpt_placement *p)
+{
+    const struct found *f = all_found();
+
+    while (f != NULL && (f->hosts != p->hosts || f->n != p->n || f->at_owner != p->at_owner))
+        f = f->next;
+    return f;
+}
+
+void __wrap_dpt_placement_begin(struct dpt_placement *p, bool at_owner)
+{
+    struct found *f;
+    char text[32];
+
+    p->at_owner = at_owner;
+    if (find_placement(p) != NULL)
+        return;
+    __real_dpt_placement_begin(p, at_owner);
+    f = malloc(sizeof *f);
+    *f = (struct found){p->hosts, p->n, at_owner, NULL, all_found()};
+    f->where = malloc((size_t)p->hosts * (size_t)p->n * sizeof *f->where);
+    for (int owner = 0; owner < p->hosts; owner++) {
+        __real_dpt_placement_place(p, owner);
+        for (int i = 0; i < p->n; i++)
+            f->where[(size_t)owner * (size_t)p->n + (size_t)i] = p->partials[i].where;
+    }
+    snprintf(text, sizeof text, "%p", (void *)f);
+    setenv(places, text, 1);
+}
+
+void __wrap_dpt_placement_place(struct dpt_placement *p, int owner)
+{
+    const int *where = find_placement(p)->where + (size_t)owner * (size_t)p->n;
+
+    for (int i = 0; i < p->n; i++)
+        p->partials[i].where = where[i];
 }
 
 /* What waits for a message asks again and again whether it has come; here it just waits. */
@@ -280,8 +352,11 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
         &dpt_gradient_reduction_allreduce, &dpt_gradient_reduction_reproducible};
     enum dpt_status status = DPT_OK;
     struct dpt_worker worker = {0};
-    /* With a rank a node there is nothing to add up within one. */
-    const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
+    /* Simulated ranks of a node share no memory, and their threads cannot be simulated. */
+    const struct dpt_job job = {.comm.hierarchical = comm->nodes == comm->world.size
+                                                         ? DPT_HIERARCHICAL_AUTO
+                                                         : DPT_HIERARCHICAL_OFF,
+                                .comm.overlap = DPT_OVERLAP_NEVER};
     const int replicas = comm->world.size / (int)spec.stages;
     struct dpt_layout_stage stage = {.number = comm->world.rank / replicas};
     struct dpt_trainer t = {.job = &job,

@@ -15,7 +15,7 @@ WAYS = ("allreduce", "reproducible")
 
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
-           "dpt_tree_push", "dpt_tree_add")
+           "dpt_tree_push", "dpt_tree_add", "dpt_placement_begin", "dpt_placement_place")
 SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/comm/sums/*.c", "core/comm/watch/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
            "core/train/layout/shares.c", "core/train/layout/planners.c")
 
