@@ -7,6 +7,7 @@
 #include "core/train/mesh/tensor_parallel.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/parts.h"
+#include "core/train/step/evaluate.h"
 #include "core/train/step/runner.h"
 
 enum { WORD = sizeof(float) };
@@ -94,8 +95,9 @@ static double bookkeeping(const struct dpt_plan *p)
 
     for (size_t i = 0; i < DPT_SPLITS; i++)
         most = fmax(most, p->data.split[i].present ? (double)p->data.split[i].sampler.samples : 0);
-    return sizeof(double) * (2 * (double)dpt_graph_chunk_count(&p->model.graph) + 1 +
-                             most / p->data.train.sampler.micro + 1 + p->layout.ranks);
+    return sizeof(double) *
+           (2 * (double)dpt_graph_chunk_count(&p->model.graph) + 1 +
+            fmin(most / p->data.train.sampler.micro + 1, DPT_EVALUATION_SUMS) + p->layout.ranks);
 }
 
 /* Adds up what a rank touches. Its pages include those that it shares, since it reads all of them

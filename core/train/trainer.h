@@ -50,8 +50,8 @@ struct dpt_trainer {
     struct dpt_gradient_reduction reduction;
     /* Whether MPI sums in the memory of the device that takes the steps, and why; or "". */
     char aware[DPT_CUDA_AWARE_TEXT];
-    /* Metric sums of an evaluation, per micro-batch; they are added in the micro-batches' order,
-     * whichever rank computed them. Owner: evaluate.c. */
+    /* Metric sums of an evaluation, per micro-batch of some steps; they are added in the
+     * micro-batches' order, whichever rank computed them. Owner: evaluate.c. */
     double *sums;
     float *outputs; /* of an evaluation: [threads][micro][outputs] */
     /* Samples of the last evaluation whose outputs are not finite: how many, and the number of the

@@ -21,7 +21,11 @@ struct eval_work {
     struct dpt_split *split;
     struct dpt_step_view view;
     int64_t micros; /* micro-batches of a whole step */
+    int64_t window; /* steps whose sums are kept until all ranks have them and add them */
+    int64_t step;   /* the present one */
     size_t sums;    /* sums per micro-batch */
+    double *errors; /* a regression's, of all micro-batches so far */
+    struct dpt_metric_sums total; /* likewise */
     int32_t outputs;
     struct dpt_said said; /* width 0: nothing is kept of each sample */
 };
@@ -91,12 +95,12 @@ static int64_t step_micro_batches(const struct dpt_split *split)
     return ((int64_t)s->global + s->micro - 1) / s->micro;
 }
 
-static int64_t micro_batches(const struct dpt_split *split)
+static int64_t window_steps(const struct dpt_split *split, size_t sums)
 {
-    const struct dpt_sampler *s = &split->sampler;
+    const int64_t steps = dpt_sampler_steps(&split->sampler),
+                  room = DPT_EVALUATION_SUMS / ((int64_t)sums * step_micro_batches(split));
 
-    return s->samples / s->global * step_micro_batches(split) +
-           (s->samples % s->global + s->micro - 1) / s->micro;
+    return room < 1 ? 1 : room < steps ? room : steps;
 }
 
 enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
@@ -107,12 +111,13 @@ enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_er
 
     for (size_t i = 0; i < DPT_SPLITS; i++)
         if (t->data.split[i].present) {
-            const int64_t n = micro_batches(&t->data.split[i]);
+            const struct dpt_split *split = &t->data.split[i];
+            const int64_t n = window_steps(split, count_sums(t)) * step_micro_batches(split);
 
             most = n > most ? n : most;
-            micro = t->data.split[i].sampler.micro;
+            micro = split->sampler.micro;
         }
-    DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)most * count_sums(t), "an evaluation", err));
+    DPT_TRY(DPT_ALLOCATE(t->sums, (size_t)(most + 1) * count_sums(t), "an evaluation", err));
     if (micro > 0)
         DPT_TRY(DPT_ALLOCATE(t->outputs,
                              (size_t)t->layout.threads * (size_t)micro *
@@ -191,7 +196,7 @@ static void take(void *arg, int thread, int32_t micro_batch, const struct dpt_ba
     const struct dpt_trainer *t = w->t;
     const struct dpt_sampler *s = &w->split->sampler;
     const int64_t first = w->view.step * s->global + (int64_t)micro_batch * s->micro;
-    double *sums = t->sums + (size_t)(w->view.step * w->micros + micro_batch) * w->sums;
+    double *sums = t->sums + (size_t)(w->step % w->window * w->micros + micro_batch) * w->sums;
 
     (void)thread;
     if (t->stage->number < t->layout.stages - 1 || t->mesh.part > 0)
@@ -207,11 +212,57 @@ static void take(void *arg, int thread, int32_t micro_batch, const struct dpt_ba
         add_errors(w, batch, outputs, sums + SUMS);
 }
 
-/* Evaluates this rank's part of the split. A rank that failed continues, as others may need it for
- * theirs; a single rank skips the rest of the step. */
-static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
+/* Adds up what all micro-batches of a window gave, on all ranks in the same order. Each number is
+ * on one rank and zero on the others, so the ranks' sum of it is exact. Collective. */
+static enum dpt_status end_window(struct eval_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = w->t;
+    const int64_t n = w->window * w->micros;
+
+    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w->sums, err));
+    for (int64_t i = 0; i < n; i++) {
+        const double *sums = t->sums + (size_t)i * w->sums;
+        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
+                                            sums[WEIGHT]};
+
+        dpt_metric_sums_add(&w->total, &one);
+        if (t->nonfinite.samples == 0 && sums[NONFINITE] > 0)
+            dpt_sampler_samples(&w->split->sampler, 0, (int64_t)sums[FIRST], 1,
+                                &t->nonfinite.first);
+        t->nonfinite.samples += (int64_t)sums[NONFINITE];
+        for (size_t k = SUMS; k < w->sums; k++)
+            w->errors[k - SUMS] += sums[k];
+    }
+    memset(t->sums, 0, (size_t)n * w->sums * sizeof *t->sums);
+out:
+    return status;
+}
+
+/* Gets ready for the first step. */
+static enum dpt_status begin_rank(struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    w->t->nonfinite.samples = 0;
+    w->errors = w->t->sums + (size_t)(w->window * w->micros) * w->sums;
+    memset(w->t->sums, 0, (size_t)(w->window * w->micros + 1) * w->sums * sizeof *w->t->sums);
+    DPT_TRY(dpt_fault_strike(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
+                             DPT_FAULT_EVALUATION, NULL, 0, err));
+    /* Each rank writes its own samples' rows, and rank 0 gets all: others touch only their own. */
+    if (w->said.width > 0 && (w->said.rows = dpt_reserve(said_bytes(w))) == NULL)
+        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)said_bytes(w)));
+    DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
+out:
+    return status;
+}
+
+/* Evaluates this rank's part of the split. A rank that failed continues, as others may need it for
+ * theirs; a single rank skips the rest of the step. Collective. */
+static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = begin_rank(w, err), other;
+    struct dpt_error unused;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
     const struct dpt_runner_pass pass = {
         .split = w->split,
@@ -221,25 +272,18 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
         .outputs = w->t->outputs,
         .stride = (size_t)w->split->sampler.micro * (size_t)w->outputs,
     };
-    int64_t step = 0;
 
-    DPT_TRY(dpt_fault_strike(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
-                             DPT_FAULT_EVALUATION, NULL, 0, err));
-    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * w->sums * sizeof *w->t->sums);
-    /* Each rank writes its own samples' rows, and rank 0 gets all: others touch only their own. */
-    if (w->said.width > 0 && (w->said.rows = dpt_reserve(said_bytes(w))) == NULL)
-        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)said_bytes(w)));
-    DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
-    for (; step < steps; step++) {
-        DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
-        status = dpt_runner_infer(w->t->runner, &pass, step, DPT_OK, err);
-        if (status != DPT_OK)
-            step++; /* all of that one's messages have gone */
-        DPT_TRY(status);
+    for (w->step = 0; w->step < steps; w->step++) {
+        if (status == DPT_OK)
+            status = dpt_loader_next(w->split->loader, &w->view, err);
+        other = dpt_runner_infer(w->t->runner, &pass, w->step, status,
+                                 status == DPT_OK ? err : &unused);
+        status = status == DPT_OK ? other : status;
+        if ((w->step + 1) % w->window != 0 && w->step + 1 < steps)
+            continue;
+        other = end_window(w, status == DPT_OK ? err : &unused);
+        status = status == DPT_OK ? other : status;
     }
-out:
-    for (struct dpt_error other; step < steps; step++)
-        dpt_runner_infer(w->t->runner, &pass, step, status, &other);
     return status;
 }
 
@@ -322,13 +366,10 @@ out:
     return status;
 }
 
-/* Computes the scores, on rank 0, from the sums of all micro-batches, which are added to those of
- * the first. */
+/* Computes the scores, on rank 0, from the sums of all micro-batches. */
 static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
                              struct dpt_error *err)
 {
-    double *errors = w->t->sums + SUMS;
-
     if (w->t->nonfinite.samples > 0) { /* scores need finite outputs */
         dpt_free(w->t->classes);
         w->t->classes = NULL;
@@ -340,11 +381,8 @@ static enum dpt_status score(struct eval_work *w, struct dpt_metric_sums *total,
         return dpt_fail(err, DPT_USAGE, "there are too many samples times labels for thresholds");
     if (!is_regression(w->t))
         return DPT_OK;
-    for (int64_t i = 1; i < micro_batches(w->split); i++)
-        for (size_t k = 0; k < w->sums - SUMS; k++)
-            errors[k] += errors[(size_t)i * w->sums + k];
-    return dpt_scores_regression(&w->t->scores, w->split->set, &w->split->sampler, errors,
-                                 errors + w->outputs, total->weight, err);
+    return dpt_scores_regression(&w->t->scores, w->split->set, &w->split->sampler, w->errors,
+                                 w->errors + w->outputs, total->weight, err);
 }
 
 void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *split)
@@ -374,26 +412,6 @@ void dpt_trainer_find_positive(struct dpt_trainer *t, const struct dpt_split *sp
     dpt_dataset_close(&set);
 }
 
-/* Adds up what all micro-batches gave. */
-static void add_up(const struct eval_work *w, struct dpt_metric_sums *total)
-{
-    struct dpt_trainer *t = w->t;
-
-    *total = (struct dpt_metric_sums){0};
-    t->nonfinite.samples = 0;
-    for (int64_t i = 0; i < micro_batches(w->split); i++) {
-        const double *sums = t->sums + (size_t)i * w->sums;
-        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
-                                            sums[WEIGHT]};
-
-        dpt_metric_sums_add(total, &one);
-        if (t->nonfinite.samples == 0 && sums[NONFINITE] > 0)
-            dpt_sampler_samples(&w->split->sampler, 0, (int64_t)sums[FIRST], 1,
-                                &t->nonfinite.first);
-        t->nonfinite.samples += (int64_t)sums[NONFINITE];
-    }
-}
-
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
                                    struct dpt_metric_sums *total, struct dpt_error *err)
 {
@@ -402,11 +420,11 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
         .t = t,
         .split = split,
         .micros = step_micro_batches(split),
+        .window = window_steps(split, count_sums(t)),
         .sums = count_sums(t),
         .outputs = dpt_graph_outputs(&t->model.graph),
         .said = {.outputs = dpt_trainer_classes(t), .width = said_width(t, split)},
     };
-    const int64_t n = micro_batches(split);
     char word[32];
 
     dpt_trainer_find_positive(t, split);
@@ -417,13 +435,10 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     if (mine != DPT_OK)
         dpt_error_prefix(err, "%s after step %lld: ", word, (long long)t->progress.step);
     DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
-    /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
-     * in the same order. */
-    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * w.sums, err));
     if (w.said.width > 0)
         DPT_TRY(dpt_group_sum_floats_at_first(&t->comm->world, w.said.rows,
                                               said_bytes(&w) / sizeof(float), err));
-    add_up(&w, total);
+    *total = w.total;
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
                          (long long)total->samples, (long long)split->sampler.samples));

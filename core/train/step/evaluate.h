@@ -6,6 +6,10 @@
 
 #include "core/train/trainer.h"
 
+/* The most sums of micro-batches that an evaluation keeps at once, unless one step has more: what
+ * each of them gave is added in their order, so all ranks get a window of steps' at a time. */
+enum { DPT_EVALUATION_SUMS = 1 << 16 };
+
 /* Collective. Finds which of two classes is the positive one, for an evaluation of a split, or
  * counts the one that was told: by the labels of data.train where they are open, or with
  * t->all_scores can be read; else by the split's. Does nothing for other models. */

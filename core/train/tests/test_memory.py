@@ -1,6 +1,8 @@
 """Memory that a run really has: what the ranks of a node share is there once, and `dptrain plan` counts it so."""
 import json
+import os
 import re
+import subprocess
 import sys
 
 import pytest
@@ -129,3 +131,32 @@ comm: {{reduction: reproducible}}
             run.kill()
     more = plans[1]["memory"]["node"] - plans[0]["memory"]["node"]  # levels of the gradients' tree
     assert abs(found[1] - found[0] - more) < 1e6, (found, plans)
+
+
+MANY = """
+seed: 3
+device: {threads: 1}
+data: {train: synthetic, valid: 0.5, synthetic: {samples: 400000, shape: [3], outputs: 10, noise: 0.5}}
+model: {type: sequential, layers: [{dense: 10}]}
+loss: mse
+batch: {global: 8, micro: 1}
+train: {steps: 4}
+eval: {every: 4 steps}
+comm: {reduction: reproducible}
+"""
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer has memory of its own for each block")
+def test_an_evaluation_does_not_need_more_memory_for_more_micro_batches(tmp_path):
+    """Beside the samples themselves; and their scores are the same on any ranks."""
+    path, peaks = dpt.write_job(tmp_path / "job.yaml", MANY), []
+    for samples in (2000, 400000):
+        process = dpt.start(path, tmp_path / f"{samples}", 1, "--quiet", "--set", f"data.synthetic.samples={samples}", output=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        peaks.append(usage.ru_maxrss * 1024)
+    assert peaks[1] - peaks[0] < 1.5 * 4 * 13 * 400000, peaks
+    dpt.train(path, tmp_path / "three", "--quiet", ranks=3)
+    one, three = ([{k: v for k, v in e.items() if k != "seconds"} for e in dpt.events(tmp_path / name, "eval")] for name in ("400000", "three"))
+    assert one == three and one[0]["samples"] == 200000
