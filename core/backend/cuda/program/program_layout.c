@@ -291,8 +291,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
         bytes[DPT_CUDA_WORKSPACE] *= 2;
 }
 
-/* Kernels count what a layer gives for a micro-batch, and its weights as the libraries read them, in
- * 32 bits. */
+/* Kernels count in 32 bits what a layer gives for a micro-batch, and its weights as the libraries
+ * read them. */
 static enum dpt_status check_counts(const struct dpt_program_spec *spec, int64_t micro,
                                     const struct dpt_cuda_memory_layout *memory_layout,
                                     struct dpt_error *err)
