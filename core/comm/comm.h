@@ -107,8 +107,8 @@ void dpt_comm_started(const struct dpt_comm *comm);
  * ever), or when a wait for a device lasts for the limit. dpt_comm_close stops it. Errors: RANK. */
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err);
 /* The counters of this rank's waits for its device, for struct dpt_program_spec: where one lasts
- * for the limit, and for four times the longest that has ended, the watchdog ends the job. They live as long as the comm. NULL: there is no
- * watchdog. */
+ * for the limit, and for four times the longest that has ended, the watchdog ends the job. They
+ * live as long as the comm. NULL: there is no watchdog. */
 struct dpt_device_waits *dpt_comm_device_waits(const struct dpt_comm *comm);
 /* What the watchdog calls, in its own thread, with the line that it ends the job with: of the ranks
  * of a node one does. tell: NULL: nothing. arg: borrowed until then. */

@@ -117,7 +117,7 @@ void __wrap_dpt_tree_add(float *restrict to, const float *restrict from, size_t 
     smpi_execute((double)n * spec.add_seconds);
 }
 
-/* All ranks find the same placements, each by itself, which takes a second of thousands of ranks; so
+/* All ranks find the same placements, each by itself, which takes seconds of thousands of ranks; so
  * the first one here finds them for all. The list of those that are found is in the process's
  * environment, of which ranks have no copies. */
 struct found {
