@@ -111,6 +111,16 @@ void dpt_deterministic_square(struct dpt_deterministic_allreduce *d, int range, 
 /* The floats of a buffer for micro-batches taken round-robin. */
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
                         const struct dpt_deterministic_spec *spec);
+/* Floats of the largest unit, or of all, in whole cache lines: what each buffer has room for. */
+size_t dpt_rounds_largest_unit(const struct dpt_deterministic_spec *spec);
+/* The range in which a unit lies. */
+static inline int dpt_rounds_range_of(const struct dpt_deterministic_allreduce *d, int unit)
+{
+    return d->ranges > 1 ? unit : 0;
+}
+/* The floats of a unit [begin, end) in a range that a rank owns. *at: out, the first one. */
+size_t dpt_rounds_owned(const struct dpt_deterministic_allreduce *d, int rank, int range,
+                        size_t begin, size_t end, size_t *at);
 /* Cuts the slices, and makes the memory for micro-batches taken round-robin. Closes what open has
  * made, also part of it. */
 enum dpt_status dpt_rounds_open(struct dpt_deterministic_allreduce *d,

@@ -103,8 +103,7 @@ static int count_held(int ranks, const struct dpt_deterministic_spec *spec)
     return most;
 }
 
-/* Floats of the largest unit, or of all, in whole cache lines: what each buffer has room for. */
-static size_t largest_unit(const struct dpt_deterministic_spec *spec)
+size_t dpt_rounds_largest_unit(const struct dpt_deterministic_spec *spec)
 {
     size_t most = spec->whole ? spec->unit[spec->units] : 0;
 
@@ -116,7 +115,7 @@ static size_t largest_unit(const struct dpt_deterministic_spec *spec)
 void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_deterministic_spec *spec,
                                           double *store, double *buffers, double *received)
 {
-    const size_t unit = largest_unit(spec), rest = spec->n - spec->unit[spec->units];
+    const size_t unit = dpt_rounds_largest_unit(spec), rest = spec->n - spec->unit[spec->units];
     const double slice = (double)spec->unit[spec->units] / ranks;
     const double after = (double)rest / count_rest_owners(ranks, rest);
     const double piece = (double)piece_floats(ranks, spec->buffers);
@@ -125,12 +124,6 @@ void dpt_deterministic_round_robin_floats(int ranks, const struct dpt_determinis
     *store = count_held(ranks, spec) * (slice + after);
     *buffers = (double)spec->buffers * (double)(unit + rest);
     *received = (double)count_places(ranks, spec->buffers) * fmin(most, piece);
-}
-
-/* The range in which a unit lies. */
-static int range_of(const struct dpt_deterministic_allreduce *d, int unit)
-{
-    return d->ranges > 1 ? unit : 0;
 }
 
 /* What a rank owns of a range; of the one after the last, what is after the chunks. */
@@ -161,9 +154,8 @@ static size_t own_before(const struct dpt_deterministic_allreduce *d, int range)
     return n;
 }
 
-/* The floats of a unit that a rank owns. */
-static size_t find_owned(const struct dpt_deterministic_allreduce *d, int rank, int range,
-                         size_t begin, size_t end, size_t *at)
+size_t dpt_rounds_owned(const struct dpt_deterministic_allreduce *d, int rank, int range,
+                        size_t begin, size_t end, size_t *at)
 {
     const struct dpt_slice slice = slice_of(d, rank, range);
 
@@ -177,7 +169,7 @@ static size_t find_part(const struct dpt_deterministic_allreduce *d, int rank,
                         const struct piece *p, size_t *at)
 {
     size_t from, begin, end;
-    const size_t n = find_owned(d, rank, p->range, p->begin, p->end, &from);
+    const size_t n = dpt_rounds_owned(d, rank, p->range, p->begin, p->end, &from);
 
     dpt_part_in_units(n, DPT_LINE, p->part, p->parts, &begin, &end);
     *at = from + begin;
@@ -191,7 +183,7 @@ static int count_parts(const struct dpt_deterministic_allreduce *d, struct piece
     size_t most = 1, at;
 
     for (int r = 0; r < d->ranks && !d->window; r++) {
-        const size_t n = find_owned(d, r, unit.range, unit.begin, unit.end, &at);
+        const size_t n = dpt_rounds_owned(d, r, unit.range, unit.begin, unit.end, &at);
 
         most = n > most ? n : most;
     }
@@ -209,8 +201,8 @@ static struct piece find_unit(const struct dpt_deterministic_allreduce *d,
         return (struct piece){.range = d->ranges,
                               .begin = chunked,
                               .end = d->stride,
-                              .shift = chunked - largest_unit(spec)};
-    return (struct piece){.range = range_of(d, i),
+                              .shift = chunked - dpt_rounds_largest_unit(spec)};
+    return (struct piece){.range = dpt_rounds_range_of(d, i),
                           .begin = spec->unit[i],
                           .end = spec->unit[i + 1],
                           .shift = spec->whole ? 0 : spec->unit[i]};
@@ -238,7 +230,7 @@ static void cut_pieces(struct dpt_deterministic_allreduce *d,
 size_t dpt_rounds_pitch(const struct dpt_deterministic_allreduce *d,
                         const struct dpt_deterministic_spec *spec)
 {
-    return largest_unit(spec) +
+    return dpt_rounds_largest_unit(spec) +
            dpt_round_up(d->stride - dpt_deterministic_chunked(d), sizeof(float));
 }
 
@@ -541,7 +533,7 @@ static enum dpt_status gather_rest(struct dpt_deterministic_allreduce *d, const 
     for (int r = 0; r < d->ranks; r++) {
         size_t at;
 
-        d->receive.count[r] = (int)(find_owned(d, r, p->range, p->begin, p->end, &at) / line);
+        d->receive.count[r] = (int)(dpt_rounds_owned(d, r, p->range, p->begin, p->end, &at) / line);
         d->receive.at[r] = d->receive.count[r] > 0 ? (int)((at - p->begin) / line) : 0;
     }
     DPT_TRY_STEP(world, MPI_Allgatherv, MPI_IN_PLACE, 0, type, d->result + p->begin,

@@ -8,11 +8,8 @@ static enum dpt_status make_room(struct dpt_deterministic_allreduce *d,
 {
     enum dpt_status status = DPT_OK;
     const size_t barrier = dpt_node_barrier_bytes(d->host->size);
-    size_t floats = 0;
+    const size_t floats = dpt_rounds_largest_unit(spec);
 
-    for (int k = 0; k < spec->units; k++)
-        floats =
-            spec->unit[k + 1] - spec->unit[k] > floats ? spec->unit[k + 1] - spec->unit[k] : floats;
     if (d->host->size > 1) {
         DPT_TRY(dpt_shared_open(&d->shared, d->host, barrier + floats * sizeof(float), err));
         dpt_node_barrier_open(&d->barrier, d->host, d->shared.bytes, spec->spin);
@@ -53,28 +50,22 @@ out:
     return status;
 }
 
-/* Gives the host this rank's own floats of a unit. */
-static void give_own(const struct dpt_deterministic_allreduce *d, int unit, const float *own)
-{
-    const struct dpt_slice slice = dpt_deterministic_slice(d, d->rank, d->ranges > 1 ? unit : 0);
-    const size_t begin = d->unit[unit] > slice.begin ? d->unit[unit] : slice.begin;
-    const size_t end = d->unit[unit + 1] < slice.end ? d->unit[unit + 1] : slice.end;
-
-    if (begin < end)
-        memcpy(d->gathered + (begin - d->unit[unit]), own + begin, (end - begin) * sizeof *own);
-}
-
 enum dpt_status dpt_deterministic_gather_unit(struct dpt_deterministic_allreduce *d, int unit,
                                               const float *own, const float **gathered,
                                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t *cut = dpt_deterministic_cuts(d, d->ranges > 1 ? unit : 0);
-    float *const all = d->gathered - d->unit[unit];
+    const int range = dpt_rounds_range_of(d, unit);
+    const size_t begin = d->unit[unit], end = d->unit[unit + 1];
+    float *const all = d->gathered - begin;
+    size_t at;
+    const size_t n = dpt_rounds_owned(d, d->rank, range, begin, end, &at);
 
     dpt_deterministic_await_host(d); /* nobody reads the unit that was there */
-    give_own(d, unit, own);
-    DPT_TRY(dpt_internode_gather(d->internode, cut, all, d->unit[unit], d->unit[unit + 1], err));
+    if (n > 0)
+        memcpy(all + at, own + at, n * sizeof *own);
+    DPT_TRY(
+        dpt_internode_gather(d->internode, dpt_deterministic_cuts(d, range), all, begin, end, err));
     dpt_deterministic_await_host(d); /* all that the host's ranks have given and received is */
     *gathered = all;
 out:
