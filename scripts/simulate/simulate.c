@@ -55,7 +55,6 @@ void __real_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *
                           float **released, int *n_released);
 void __real_dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
 void __real_dpt_placement_begin(struct dpt_placement *p, bool at_owner);
-void __real_dpt_placement_place(struct dpt_placement *p, int owner);
 int __real_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
                          MPI_Comm comm);
 
@@ -117,63 +116,36 @@ void __wrap_dpt_tree_add(float *restrict to, const float *restrict from, size_t 
     smpi_execute((double)n * spec.add_seconds);
 }
 
-/* All ranks find the same placements, each by itself, which takes seconds of thousands of ranks; so
- * the first one here finds them for all. The list of those that are found is in the process's
+/* Whether prices are in use all ranks find alike, each by itself, and it takes the square of their
+ * number; so the first one here finds it for all. The list of what is found is in the process's
  * environment, of which ranks have no copies. */
 struct found {
     int hosts, n;
-    bool at_owner;
-    int *where; /* [hosts][n]: of each owner */
+    bool at_owner, priced;
     struct found *next;
 };
 
 static const char *const places = "SIMULATED_PLACEMENTS";
 
-static struct found *all_found(void)
-{
-    void *list = NULL;
-
-    if (getenv(places) != NULL)
-        sscanf(getenv(places), "%p", &list);
-    return list;
-}
-
-static const struct found *find_placement(const struct dpt_placement *p)
-{
-    const struct found *f = all_found();
-
-    while (f != NULL && (f->hosts != p->hosts || f->n != p->n || f->at_owner != p->at_owner))
-        f = f->next;
-    return f;
-}
-
 void __wrap_dpt_placement_begin(struct dpt_placement *p, bool at_owner)
 {
+    void *list = NULL;
     struct found *f;
     char text[32];
 
-    p->at_owner = at_owner;
-    if (find_placement(p) != NULL)
-        return;
+    if (getenv(places) != NULL)
+        sscanf(getenv(places), "%p", &list);
+    for (f = list; f != NULL; f = f->next)
+        if (f->hosts == p->hosts && f->n == p->n && f->at_owner == at_owner) {
+            p->at_owner = at_owner;
+            p->priced = f->priced;
+            return;
+        }
     __real_dpt_placement_begin(p, at_owner);
     f = malloc(sizeof *f);
-    *f = (struct found){p->hosts, p->n, at_owner, NULL, all_found()};
-    f->where = malloc((size_t)p->hosts * (size_t)p->n * sizeof *f->where);
-    for (int owner = 0; owner < p->hosts; owner++) {
-        __real_dpt_placement_place(p, owner);
-        for (int i = 0; i < p->n; i++)
-            f->where[(size_t)owner * (size_t)p->n + (size_t)i] = p->partials[i].where;
-    }
+    *f = (struct found){p->hosts, p->n, at_owner, p->priced, list};
     snprintf(text, sizeof text, "%p", (void *)f);
     setenv(places, text, 1);
-}
-
-void __wrap_dpt_placement_place(struct dpt_placement *p, int owner)
-{
-    const int *where = find_placement(p)->where + (size_t)owner * (size_t)p->n;
-
-    for (int i = 0; i < p->n; i++)
-        p->partials[i].where = where[i];
 }
 
 /* What waits for a message asks again and again whether it has come; here it just waits. */

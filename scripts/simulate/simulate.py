@@ -15,7 +15,7 @@ WAYS = ("allreduce", "reproducible")
 
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "MPI_Testall", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
-           "dpt_tree_push", "dpt_tree_add", "dpt_placement_begin", "dpt_placement_place")
+           "dpt_tree_push", "dpt_tree_add", "dpt_placement_begin")
 SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/comm/sums/*.c", "core/comm/watch/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/reduction/*.c",
            "core/train/layout/shares.c", "core/train/layout/planners.c")
 
@@ -173,7 +173,7 @@ def simulate(build, ranks, per_node, gigabits, words):
         platform, hosts = write_platform(folder, -(-ranks // per_node), per_node, gigabits)
         overhead = FABRICS[gigabits]["overhead"]
         config = {
-            "smpi/simulate-computation": "no", "smpi/coll-selector": "ompi", "smpi/host-speed": "1Gf",
+            "smpi/simulate-computation": "no", "smpi/coll-selector": "ompi", "smpi/bcast": "binomial_tree", "smpi/host-speed": "1Gf",
             "smpi/cpu-threshold": "0", "smpi/os": f"0:{overhead}:0", "smpi/or": f"0:{overhead}:0",
             "smpi/bw-factor": "0:1", "smpi/lat-factor": "0:1", "network/crosstraffic": "0",
             "smpi/shared-malloc-blocksize": str(max(4, ranks // 16) << 20),

@@ -2,7 +2,8 @@
 
 #include "core/base/memory.h"
 
-/* Hosts up to which prices are tried: a tenth of a second, and more than a second of 4 096. */
+/* Hosts up to which prices are tried, which takes the square of their number: a tenth of a second,
+ * and more than a second of 4 096. */
 enum { PRICED = 1024 };
 
 /* The cost of what cannot be; two of them can be added. */
@@ -100,10 +101,14 @@ enum dpt_status dpt_placement_open(struct dpt_placement *p, int hosts,
     DPT_TRY(DPT_ALLOCATE(p->partials, 2 * (size_t)n, "the reduction", err));
     DPT_TRY(DPT_ALLOCATE(p->sent, (size_t)hosts, "the reduction", err));
     DPT_TRY(DPT_ALLOCATE(p->received, (size_t)hosts, "the reduction", err));
+    DPT_TRY(DPT_ALLOCATE(p->sums, (size_t)n, "the reduction", err));
     entries = build(p, blocks, n, total, value, number);
     DPT_TRY(DPT_ALLOCATE(p->cost, entries, "the reduction", err));
     DPT_TRY(DPT_ALLOCATE(p->host, entries, "the reduction", err));
     build(p, blocks, n, total, value, number);
+    for (int i = 0; i < p->n; i++)
+        if (p->partials[i].left >= 0)
+            p->sums[p->n_sums++] = i;
 out:
     dpt_free(value);
     dpt_free(number);
@@ -113,6 +118,7 @@ out:
 void dpt_placement_close(struct dpt_placement *p)
 {
     dpt_free(p->partials);
+    dpt_free(p->sums);
     dpt_free(p->host);
     dpt_free(p->cost);
     dpt_free(p->sent);
@@ -245,16 +251,16 @@ void dpt_placement_place(struct dpt_placement *p, int owner)
     root->where = here < NEVER && (p->at_owner || here <= root->least + receive_cost(p, owner))
                       ? owner
                       : find_sender(p, root, owner);
-    for (int i = p->n - 1; i >= 0; i--)
-        if (p->partials[i].left >= 0)
-            place_operands(p, &p->partials[i], owner);
+    for (int i = p->n_sums - 1; i >= 0; i--)
+        place_operands(p, &p->partials[p->sums[i]], owner);
     /* Only now: all costs of an owner are those of before it. */
     count_sent(p, root->where, owner);
-    for (int i = 0; i < p->n; i++)
-        if (p->partials[i].left >= 0) {
-            count_sent(p, p->partials[p->partials[i].left].where, p->partials[i].where);
-            count_sent(p, p->partials[p->partials[i].right].where, p->partials[i].where);
-        }
+    for (int i = 0; i < p->n_sums; i++) {
+        const struct dpt_partial *sum = &p->partials[p->sums[i]];
+
+        count_sent(p, p->partials[sum->left].where, sum->where);
+        count_sent(p, p->partials[sum->right].where, sum->where);
+    }
 }
 
 /* Places all owners' partials. Returns what the busiest host sends or receives. mean: out, what a
@@ -290,4 +296,14 @@ void dpt_placement_begin(struct dpt_placement *p, bool at_owner)
     }
     for (int h = 0; h < p->hosts; h++)
         p->sent[h] = p->received[h] = 0;
+}
+
+void dpt_placement_only(struct dpt_placement *p, int host)
+{
+    int n = 0;
+
+    for (int i = 0; i < p->n_sums && !p->priced; i++)
+        if (find_host(p, &p->partials[p->sums[i]], host) >= 0)
+            p->sums[n++] = p->sums[i];
+    p->n_sums = p->priced ? p->n_sums : n;
 }

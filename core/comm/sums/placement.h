@@ -38,6 +38,7 @@ struct dpt_placement {
     int hosts;
     struct dpt_partial *partials;
     int n, phases;            /* the last partial is the root */
+    int *sums, n_sums;        /* the partials with operands that are placed, rising */
     int *host;                /* of every partial the hosts on which it may be made, rising */
     int64_t *cost;            /* of each of those */
     int64_t *sent, *received; /* [hosts]: values, for all owners so far */
@@ -62,7 +63,11 @@ void dpt_placement_close(struct dpt_placement *p);
  * then. at_owner: the root is made on the owner if it has a
  * leaf. */
 void dpt_placement_begin(struct dpt_placement *p, bool at_owner);
-/* Places all partials for one owner's slice. To be called for all hosts in rising order. */
+/* From here on places only the sums that have a leaf of this host, and their operands: the host has
+ * to do with no other. So what all owners' slices cost it grows with the hosts, not with their
+ * square; but where prices are in use, which depend on all that is sent, all are placed. */
+void dpt_placement_only(struct dpt_placement *p, int host);
+/* Places the partials for one owner's slice. To be called for all hosts in rising order. */
 void dpt_placement_place(struct dpt_placement *p, int owner);
 
 #endif

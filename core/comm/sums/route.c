@@ -155,9 +155,8 @@ static enum dpt_status plan_owner(struct plan *plan, int owner, struct dpt_error
 
         if (dpt_hosts_handler(hosts, hosts->host[hosts->rank], slice) != hosts->rank)
             continue;
-        for (int k = 0; k < plan->placement.n; k++)
-            if (plan->placement.partials[k].left >= 0)
-                DPT_TRY(add_sum(plan, slice, k, err));
+        for (int k = 0; k < plan->placement.n_sums; k++)
+            DPT_TRY(add_sum(plan, slice, plan->placement.sums[k], err));
         DPT_TRY(add_root(plan, slice, owner, err));
     }
 out:
@@ -246,6 +245,7 @@ enum dpt_status dpt_route_open(struct dpt_route *route, const struct dpt_hosts *
     DPT_TRY(open_placement(&plan, first, err));
     DPT_TRY(find_own(&plan, err));
     dpt_placement_begin(&plan.placement, back);
+    dpt_placement_only(&plan.placement, hosts->host[hosts->rank]);
     for (int owner = 0; owner < hosts->hosts; owner++)
         DPT_TRY(plan_owner(&plan, owner, err));
     join(route);

@@ -112,6 +112,47 @@ static void the_fewest_values_travel(void **state)
     }
 }
 
+/* A host that places only what it has to do with finds the same places for that. */
+static void a_host_places_its_own_alike(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        const int hosts = 2 + (int)dice(seed, 0, 12), host = (int)dice(seed, 1, (uint64_t)hosts);
+        int32_t first[MOST_HOSTS + 1] = {0};
+        struct dpt_placement all, own;
+        int placed;
+
+        for (int h = 0; h < hosts; h++)
+            first[h + 1] = first[h] + 1 + (int32_t)dice(seed, 2 + (uint64_t)h, 4);
+        open_runs(&all, hosts, first);
+        open_runs(&own, hosts, first);
+        dpt_placement_begin(&all, seed % 2 == 0);
+        dpt_placement_begin(&own, seed % 2 == 0);
+        placed = own.n_sums;
+        dpt_placement_only(&own, host);
+        assert_true(own.priced ? own.n_sums == placed : own.n_sums <= placed);
+        for (int owner = 0; owner < hosts; owner++) {
+            int there = 0;
+
+            dpt_placement_place(&all, owner);
+            dpt_placement_place(&own, owner);
+            for (int i = 0; i < own.n_sums; i++) {
+                const struct dpt_partial *sum = &own.partials[own.sums[i]];
+
+                assert_int_equal(sum->where, all.partials[own.sums[i]].where);
+                assert_int_equal(own.partials[sum->left].where, all.partials[sum->left].where);
+                assert_int_equal(own.partials[sum->right].where, all.partials[sum->right].where);
+                there += sum->where == host;
+            }
+            for (int i = 0; i < all.n_sums; i++)
+                there -= all.partials[all.sums[i]].where == host;
+            assert_int_equal(there, 0); /* no sum on it is left out */
+        }
+        dpt_placement_close(&all);
+        dpt_placement_close(&own);
+    }
+}
+
 /* What all hosts send there and back, over what they would send in a sum without order, and the
  * busiest one's. */
 static double count_sent(int hosts, int32_t leaves, double *busiest)
@@ -189,6 +230,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_fewest_values_travel),
+        cmocka_unit_test(a_host_places_its_own_alike),
         cmocka_unit_test(half_as_much_again_is_sent_at_most),
         cmocka_unit_test(powers_of_two_halve),
     };
