@@ -1,6 +1,9 @@
 /* Advice on how to train, from a plan made in a moment: on how many ranks, in which precision. */
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cmd/job_command.h"
@@ -98,44 +101,97 @@ static bool plan_way(const struct dpt_job *job, const struct plans *plans, struc
     return planned;
 }
 
-/* Whether one rank is a better choice than so many; logs it if so. */
-static bool one_is_enough(const struct dpt_job *job, const struct dpt_conf *conf, int ranks,
-                          struct dpt_log *log)
+/* Plans the job on `all->ranks` ranks and on fewer: on GPUs on each power of two, on CPUs on one,
+ * since cores that are left idle help none. best: out, the fastest; one: out. False: the job cannot
+ * be planned. */
+static bool plan_fewer(const struct dpt_job *job, const struct plans *plans, bool gpus,
+                       struct way *all, struct way *best, struct way *one)
 {
-    struct way one = {.ranks = 1, .faster = 1}, many = {.ranks = ranks, .faster = 1};
+    *one = (struct way){.ranks = 1, .faster = 1};
+    if (!plan_way(job, plans, one) || !plan_way(job, plans, all))
+        return false;
+    *best = one->sample < all->sample ? *one : *all;
+    for (int n = 2; gpus && n < all->ranks; n *= 2) {
+        struct way way = {.ranks = n, .faster = 1};
+
+        if (plan_way(job, plans, &way) && way.sample < best->sample)
+            *best = way;
+    }
+    return true;
+}
+
+/* What `--ranks auto` comes to; why: empty if it is a rank for each of `there` GPUs or cores. */
+struct choice {
+    int there, ranks;
+    char why[200];
+};
+
+static void choose_fewer(const struct dpt_job *job, const struct dpt_conf *conf, bool gpus,
+                         struct choice *c)
+{
+    struct way all = {.ranks = c->there, .faster = 1}, best, one;
     struct plans plans;
     bool planned;
 
     open_plans(&plans, job, conf);
-    planned = plan_way(job, &plans, &one) && plan_way(job, &plans, &many);
+    planned = plan_fewer(job, &plans, gpus, &all, &best, &one);
     close_plans(&plans);
     if (!planned)
-        return false;
-    if (many.sample > SLOWER * one.sample)
-        dpt_log_info(log,
-                     "--ranks auto: one rank; %d would be slower: a step takes about %.3g us on "
-                     "one, and exchanging %.3g us",
-                     ranks, one.step * 1e6, many.exchange * 1e6);
-    else if (one.samples * one.sample < START)
-        dpt_log_info(log,
-                     "--ranks auto: one rank; to start %d takes longer (%.1f s) than to train on "
-                     "one (about %.2g s)",
-                     ranks, START, one.samples * one.sample);
-    else
-        return false;
-    return true;
+        return;
+    if (all.sample > SLOWER * best.sample) {
+        c->ranks = best.ranks;
+        snprintf(c->why, sizeof c->why,
+                 "%d would be slower: a step takes about %.3g ms on one, and exchanging %.3g ms",
+                 all.ranks, one.step * 1e3, all.exchange * 1e3);
+    } else if (one.samples * one.sample < START) {
+        c->ranks = 1;
+        snprintf(c->why, sizeof c->why,
+                 "to start %d takes longer (%.1f s) than to train on one (about %.2g s)", all.ranks,
+                 START, one.samples * one.sample);
+    }
 }
 
-int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
-                     struct dpt_log *log)
+static void count_gpus(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
+                       struct choice *c)
+{
+    c->there = c->ranks =
+        dpt_choose_count(job != NULL ? (enum dpt_device_kind)job->device.kind : DPT_DEVICE_AUTO);
+    if (c->there > 1 && trains)
+        choose_fewer(job, conf, true, c);
+}
+
+/* Asks the driver in a process of its own, whose end frees all of it: a context on a GPU would take
+ * memory beside the ranks, or keep them out where a GPU takes one process only. */
+static void ask_for_gpus(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
+                         struct choice *c)
+{
+    int ends[2];
+    pid_t child;
+
+    *c = (struct choice){0};
+    if (pipe(ends) != 0)
+        return;
+    child = fork();
+    if (child == 0) {
+        count_gpus(job, conf, trains, c);
+        _exit(write(ends[1], c, sizeof *c) == (ssize_t)sizeof *c ? 0 : 1);
+    }
+    close(ends[1]);
+    if (child < 0 || read(ends[0], c, sizeof *c) != (ssize_t)sizeof *c)
+        *c = (struct choice){0};
+    close(ends[0]);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) {
+    }
+}
+
+/* One rank per core that others leave free. */
+static int idle_cores(struct dpt_log *log)
 {
     const int cores = dpt_process_cores();
     const double online = (double)sysconf(_SC_NPROCESSORS_ONLN), busy = dpt_process_busy();
     const int idle = (int)fmax(1, floor(online - busy + 0.5));
     const int ranks = idle < cores ? idle : cores;
 
-    if (cores > 1 && trains && one_is_enough(job, conf, cores, log))
-        return 1;
     if (ranks < cores)
         dpt_log_info(log,
                      "--ranks auto: %d rank%s on %d cores: others keep about %.1f of this "
@@ -144,7 +200,27 @@ int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, boo
     return ranks;
 }
 
-/* Several ranks on one node's CPUs, each of which has all of the model. */
+int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
+                     struct dpt_log *log)
+{
+    struct choice c;
+    bool gpus;
+
+    ask_for_gpus(job, conf, trains, &c);
+    gpus = c.there > 0;
+    if (!gpus) {
+        c = (struct choice){.there = dpt_process_cores()};
+        if (c.there > 1 && trains)
+            choose_fewer(job, conf, false, &c);
+    }
+    if (c.why[0] != '\0' && c.ranks == 1)
+        dpt_log_info(log, "--ranks auto: one rank; %s", c.why);
+    else if (c.why[0] != '\0')
+        dpt_log_info(log, "--ranks auto: %d ranks; %s", c.ranks, c.why);
+    return c.ranks > 0 ? c.ranks : idle_cores(log);
+}
+
+/* Several ranks on one node, each of which has all of the model. */
 static bool may_be_one(const struct dpt_job *job, const struct dpt_comm *comm)
 {
     return comm->world.size > 1 && comm->node.size == comm->world.size &&
@@ -152,16 +228,26 @@ static bool may_be_one(const struct dpt_job *job, const struct dpt_comm *comm)
            job->parallel.shard == DPT_SHARD_NONE;
 }
 
-static void advise_ranks(const struct dpt_job *job, const struct plans *plans, int ranks,
+static void advise_ranks(const struct dpt_job *job, const struct plans *plans, bool gpus, int ranks,
                          struct dpt_log *log)
 {
-    const double matters = 5e-3; /* seconds per step: for small jobs any start will do */
-    struct way one = {.ranks = 1, .faster = 1}, many = {.ranks = ranks, .faster = 1};
+    /* Seconds per step, and of the whole training: for small jobs any start will do. */
+    const double step_matters = 5e-3, matters = 10;
+    struct way all = {.ranks = ranks, .faster = 1}, best, one;
     struct dpt_job sized = *job;
 
     sized.device.threads = 0;
-    if (plan_way(&sized, plans, &one) && plan_way(&sized, plans, &many) &&
-        many.sample > SLOWER * one.sample && many.step > one.step + matters)
+    if (!plan_fewer(&sized, plans, gpus, &all, &best, &one) || all.sample <= SLOWER * best.sample ||
+        (gpus ? all.samples * (all.sample - best.sample) <= matters
+              : all.step <= best.step + step_matters))
+        return;
+    if (gpus)
+        dpt_log_info(log,
+                     "%d GPU%s would be faster than %d: a step takes about %.3g ms on one, and "
+                     "exchanging its sum %.3g ms (--ranks auto chooses)",
+                     best.ranks, best.ranks == 1 ? "" : "s", ranks, one.step * 1e3,
+                     all.exchange * 1e3);
+    else
         dpt_log_info(log,
                      "one rank with all cores would be faster than %d: each of them reads and "
                      "updates all weights (--ranks auto chooses)",
@@ -208,15 +294,17 @@ void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf
 {
     const struct bf16_kind *bf16;
     struct plans plans;
+    bool gpus;
 
-    if (comm->world.rank != 0 || dpt_choose_count((enum dpt_device_kind)job->device.kind) > 0)
+    if (comm->world.rank != 0)
         return;
-    bf16 = find_bf16(job);
+    gpus = dpt_choose_count((enum dpt_device_kind)job->device.kind) > 0;
+    bf16 = gpus ? NULL : find_bf16(job);
     if (bf16 == NULL && !may_be_one(job, comm))
         return;
     open_plans(&plans, job, conf);
     if (may_be_one(job, comm))
-        advise_ranks(job, &plans, comm->world.size, log);
+        advise_ranks(job, &plans, gpus, comm->world.size, log);
     if (bf16 != NULL)
         advise_bf16(job, &plans, bf16, comm->world.size, log);
     close_plans(&plans);

@@ -24,7 +24,7 @@
     {                                                                                              \
         "--ranks", "N|auto",                                                                       \
             "start N ranks of this by its MPI's mpirun; auto: one rank per GPU, else per core; "   \
-            "just one if more would be slower"                                                     \
+            "fewer if all would be slower"                                                         \
     }
 
 /* What of a checkpoint is read (dpt_job_command_load_parts). */
@@ -111,18 +111,18 @@ enum dpt_status dpt_job_command_source_model(const struct dpt_job *job, const ch
 
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
  * one of them, and without the option, returns. job: what `auto`, and how long mpirun may stay when
- * its ranks are gone, depend on, with its conf; NULL: there is none. `auto` means a rank per GPU or
- * else a free core; for training this process alone, where a plan says that more would take longer.
- * Errors: USAGE, RANK. */
+ * its ranks are gone, depend on, with its conf; NULL: there is none. `auto`: as dpt_advice_ranks
+ * has it. Errors: USAGE, RANK. */
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                                  const struct dpt_conf *conf, struct dpt_error *err);
 
-/* How many ranks `--ranks auto` starts on this machine's cores: one per core that is free; 1, for
- * training, where a plan says that more would take longer. Says so where it is not one per core. */
+/* How many ranks `--ranks auto` starts on this machine: one per GPU or, without any, per core that
+ * is free; fewer, for training, where a plan says that all would take longer. Logs it where it is
+ * not one for each. job: NULL: there is none. */
 int dpt_advice_ranks(const struct dpt_job *job, const struct dpt_conf *conf, bool trains,
                      struct dpt_log *log);
-/* Rank 0 says where a plan finds another division or precision faster: one rank, of several that
- * share one node's CPUs, and bf16. */
+/* Rank 0 says where a plan finds another division or precision faster: fewer ranks, of several that
+ * share one node's CPUs or GPUs, and on CPUs bf16. */
 void dpt_advice_before_training(const struct dpt_job *job, const struct dpt_conf *conf,
                                 const struct dpt_comm *comm, struct dpt_log *log);
 

@@ -374,16 +374,14 @@ enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, const struct dpt_job *job,
                 cli->command->name);
         return DPT_OK;
     }
-    if (strcmp(text, "auto") == 0)
-        ranks = dpt_choose_count(kind);
-    else
-        DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
-    if (ranks == 0) {
+    if (strcmp(text, "auto") == 0) {
         ranks = dpt_advice_ranks(job, conf, cli->command->trains, &cli->log);
         if (ranks == 1)
             return DPT_OK;
-    } else if (job != NULL) {
-        warn_crowded(&cli->log, ranks, kind);
+    } else {
+        DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
+        if (job != NULL)
+            warn_crowded(&cli->log, ranks, kind);
     }
     DPT_TRY(launch(cli, (int)ranks,
                    timeout > 0 ? fmin(fmax(timeout, LEAST_LIMIT), MOST_LIMIT) : MOST_LIMIT, &code,

@@ -138,14 +138,46 @@ def test_ranks_that_share(place):
     assert "for 4 ranks" in header(result, "device") and begun(place)["gpus"] == 2
 
 
+# Much to compute for a few weights, and 1.9 million weights for a few samples. Neither ends before max_time.
+PAYS = """
+data: {train: synthetic, synthetic: {samples: 64, shape: [3, 32, 32]}}
+model: {type: sequential, layers: [{conv: {channels: 32, kernel: 5, padding: same}}, {maxpool: 8}, flatten, {dense: 10}]}
+batch: {global: 48}
+train: {steps: 20000, max_time: 1 s}
+"""
+COSTS = """
+data: {train: synthetic, synthetic: {samples: 64, shape: [784]}}
+model: {type: mlp, hidden: [1024, 1024], outputs: 10}
+batch: {global: 16}
+train: {steps: 20000, max_time: 1 s}
+"""
+
+
 def test_ranks_auto_is_one_a_gpu(place):
-    train(place, "--ranks", "auto", FAKEGPU_DEVICES=3)
+    dpt.write_job(place / "job.yaml", PAYS)
+    train(place, "--ranks", "auto", code=75, FAKEGPU_DEVICES=3)
     assert begun(place)["ranks"] == 3 and begun(place)["gpus"] == 3
-    train(place, "--ranks", "auto", "--set", "device.kind=cpu", output="cpu", FAKEGPU_DEVICES=len(os.sched_getaffinity(0)) + 1)
-    assert begun(place, "cpu")["ranks"] in (1, len(os.sched_getaffinity(0)))  # one where more would take longer
+    cores = len(os.sched_getaffinity(0))
+    train(place, "--ranks", "auto", "--set", "device.kind=cpu", code=75, output="cpu", FAKEGPU_DEVICES=cores + 1)
+    assert begun(place, "cpu")["ranks"] in (1, cores)  # one where more would take longer
 
 
-# --- not all have one
+def test_ranks_auto_takes_as_many_gpus_as_pay(place):
+    """To sum so many weights takes longer than to compute them from few samples. Whoever asks for the ranks is told."""
+    dpt.write_job(place / "job.yaml", COSTS)
+    result = train(place, "--ranks", "auto", code=75, FAKEGPU_DEVICES=3, FAKEGPU_LOG=place / "log.%p")
+    assert re.search(r"^--ranks auto: one rank; 3 would be slower: a step takes about \S+ ms on one, and exchanging \S+ ms$", result.err, re.M), result
+    assert begun(place)["ranks"] == 1
+    contexts = 0
+    for path in glob.glob(str(place / "log.*")):
+        with open(path, encoding="utf-8") as file:
+            contexts += "cuDevicePrimaryCtxRetain" in file.read()
+    assert contexts == 2, "the plan's own process has ended with its context; the one that trains has another"
+    told = r"^1 GPU would be faster than 3: a step takes about \S+ ms on one, and exchanging its sum \S+ ms \(--ranks auto chooses\)$"
+    assert re.search(told, train(place, ranks=3, code=75, output="three", FAKEGPU_DEVICES=3).err, re.M)
+    dpt.write_job(place / "job.yaml", PAYS)
+    assert "would be faster" not in train(place, ranks=3, code=75, output="pays", FAKEGPU_DEVICES=3).err
+
 
 def test_auto_where_none_has_one(place):
     result = train(place, ranks=2, LD_LIBRARY_PATH=NONE)

@@ -347,7 +347,7 @@ def test_auto_takes_one_rank_where_more_would_be_slower(tmp_path):
                               model="{type: mlp, hidden: [2048, 2048], outputs: 10}", batch="{global: 2, micro: 2}",
                               optimizer="{type: sgd, lr: 0.01}", train="{epochs: 1000}", checkpoint="{every: never}")
     result = dpt.run(job, "--ranks", "auto", "--output", tmp_path / "out", "--set", "train.max_time=1 s", "--set", "log.every=1000 steps")
-    assert re.match(r"--ranks auto: one rank; \d+ would be slower: a step takes about \S+ us on one, and exchanging \S+ us\n", result.err), result
+    assert re.match(r"--ranks auto: one rank; \d+ would be slower: a step takes about \S+ ms on one, and exchanging \S+ ms\n", result.err), result
     assert dpt.events(tmp_path / "out", "run")[0]["ranks"] == 1
 
 
