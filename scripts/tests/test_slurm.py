@@ -357,12 +357,24 @@ def test_one_node(slurm, whole, tmp_path):
     assert newest(tmp_path / "run") == expected
 
 
+def test_commands_leave_a_rank_its_peers():
+    """A GPU that Slurm gives to one task is hidden from the others of its node: no command that is shown asks for that."""
+    listed = subprocess.run(["git", "-C", TOP, "ls-files", "-z", "*.md", "*.yaml", "*.sbatch", "*.c"], capture_output=True, timeout=60)
+    files = [TOP / name for name in listed.stdout.decode().split("\0") if name] if listed.returncode == 0 else []
+    files = files or [path for kind in ("md", "yaml", "sbatch", "c") for path in TOP.rglob(f"*.{kind}")]
+    lines = [(path.name, line) for path in files if path.is_file() for line in path.read_text(encoding="utf-8").splitlines()]
+    assert not [at for at in lines if re.search(r"--gpus-per-task[= ]\d|srun.*--gpu-bind", at[1])]
+    starts = {name: line for name, line in lines if re.search(r"\bsrun\b.*dptrain", line) and (name == "gpus.sbatch" or "--gpus" in line)}
+    assert {"gpus.sbatch", "resnet50-imagenet.yaml"} <= set(starts)
+    assert not [at for at in starts.items() if "--cpu-bind=none" not in at[1]]
+
+
 def test_gpus(slurm, whole, tmp_path):
     """A rank for each, and each sees all; Slurm's GPUs are none here, so all compute on the CPU."""
     job, expected = whole(10)
     log, told = tmp_path / "log", tmp_path / "told"
     number = slurm.submit("gpus.sbatch", log, job, tmp_path / "run", "--quiet", told=told,
-                          options=("--gpus-per-node=2", "--ntasks-per-node=2"))
+                          options=("--gpus-per-node=2", "--ntasks-per-node=2", "--gpu-bind=single:1", "--gpus-per-task=1"))  # which hide
     slurm.wait_for_end(number)
     assert slurm.ask(number)["JobState"] == "COMPLETED", log.read_text()
     assert sorted(told.read_text().splitlines()) == ["0 0 0,1", "1 1 0,1"]
