@@ -5,6 +5,7 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
+#include "core/base/process.h"
 #include "core/comm/probe.h"
 #include "core/train/setup/choose.h"
 
@@ -114,11 +115,44 @@ void dpt_doctor_cuda_aware(struct dpt_doctor *d)
         dpt_ok(d, "no: gradients go through the host's memory");
 }
 
+void dpt_doctor_peers(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+    char more[40] = "";
+
+    if (g->code != 0 || g->count < 2)
+        return;
+    if (g->apart > 1)
+        snprintf(more, sizeof more, ", nor in %d more pair%s", g->apart - 1,
+                 g->apart > 2 ? "s" : "");
+    if (g->apart > 0)
+        dpt_warning(d,
+                    "they copy through the host's memory: `nvidia-smi topo -p2p r` says why; an "
+                    "IOMMU or ACS (BIOS) may prevent it, and some GPUs cannot",
+                    "none between devices %d and %d%s", g->first[0], g->first[1], more);
+    else
+        dpt_ok(d, "between all %d devices", g->count);
+}
+
+/* A rank that may use both kinds of CPUs binds itself (core/train/setup/choose.c). */
+void dpt_doctor_near(struct dpt_doctor *d)
+{
+    cpu_set_t own, near;
+
+    if (d->gpus.own_bus[0] != '\0' && dpt_process_near(d->gpus.own_bus, &own, &near) &&
+        CPU_COUNT(&near) == 0)
+        dpt_warning(d, "mpirun --bind-to none, srun --cpu-bind=none: it then binds itself",
+                    "bound to CPUs of another NUMA node than its GPU's");
+}
+
 /* --- which rank has which --------------------------------------------------------------------- */
 
-/* A rank's GPU; the bus address is empty where it has none. */
+/* A rank's GPU, whose bus address is empty if it has none, and the GPUs that it sees. */
 struct own {
     char bus[32], name[64];
+    char seen[DPT_GPU_QUERY_MOST][32];
+    int count, node; /* GPUs that it sees, and those that its node has */
+    bool variable;   /* CUDA_VISIBLE_DEVICES is set */
 };
 
 /* The ranks that have the same as `first`, on the same host where it is the device itself. */
@@ -139,6 +173,58 @@ static int find_same(const struct dpt_doctor *d, const struct own *all, int firs
     return n;
 }
 
+static bool sees(const struct own *rank, const char *bus)
+{
+    for (int i = 0; i < rank->count && i < DPT_GPU_QUERY_MOST; i++)
+        if (strcmp(rank->seen[i], bus) == 0)
+            return true;
+    return rank->count > DPT_GPU_QUERY_MOST;
+}
+
+/* Tells which ranks do not see all GPUs of their node. It does harm if others of the job have
+ * these, or if the ranks share what they see; else it may be all that the job was given. A process
+ * sees one part (MIG) of a divided GPU at most. */
+static void judge_hidden(struct dpt_doctor *d, const struct own *all)
+{
+    const int ranks = d->comm.world.size;
+    const char *advice;
+    int n = 0, list[ranks];
+    bool harm = false;
+    char who[200];
+
+    for (int r = 0; r < ranks; r++) {
+        bool hidden = all[r].count < all[r].node, here = false;
+
+        for (int i = 0; i < ranks; i++) {
+            if (i == r || strcmp(dpt_comm_host(&d->comm, i), dpt_comm_host(&d->comm, r)) != 0)
+                continue;
+            hidden = hidden || !sees(&all[r], all[i].bus);
+            here = here || !sees(&all[r], all[i].bus) || strcmp(all[i].bus, all[r].bus) == 0;
+        }
+        if (!hidden || all[r].bus[0] == '\0' || strstr(all[r].name, " MIG ") != NULL)
+            continue;
+        harm = harm || here;
+        list[n++] = r;
+    }
+    if (n == 0)
+        return;
+    advice =
+        getenv("SLURM_JOB_ID") != NULL
+            ? "GPUs that a rank does not see cannot copy to its own: sbatch --gpus-per-node=N, "
+              "without --gpus-per-task and --gpu-bind"
+        : all[list[0]].variable ? "GPUs that a rank does not see cannot copy to its own: unset "
+                                  "it, a rank takes the GPU of its number on the node"
+                                : "GPUs that a rank does not see cannot copy to its own: give "
+                                  "the container or control group all (docker --gpus all)";
+    dpt_doctor_add(d,
+                   (struct dpt_finding){.name = "hidden GPUs",
+                                        .level = harm ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK},
+                   advice, "%s hides GPUs from %s, which see%s %d of %d",
+                   all[list[0]].variable ? "CUDA_VISIBLE_DEVICES" : "a control group",
+                   dpt_doctor_who(d, list, n, who, sizeof who), n == 1 ? "s" : "",
+                   all[list[0]].count, all[list[0]].node);
+}
+
 static void judge_ranks(struct dpt_doctor *d, const struct own *all)
 {
     const int ranks = d->comm.world.size;
@@ -153,7 +239,7 @@ static void judge_ranks(struct dpt_doctor *d, const struct own *all)
     if (with == 0)
         return;
     if (n > 0) {
-        dpt_warning(d, "`auto` then takes CPUs: give each task a GPU (--gpus-per-task)",
+        dpt_warning(d, "`auto` then takes CPUs: sbatch --gpus-per-node=N, and N ranks per node",
                     "no GPU for %s", dpt_doctor_who(d, list, n, who, sizeof who));
         return;
     }
@@ -178,11 +264,17 @@ enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err
     struct own mine;
     const struct own *all;
 
+    mine = (struct own){.count = d->gpus.count, .node = d->gpus.node};
+    mine.variable = getenv("CUDA_VISIBLE_DEVICES") != NULL;
     memcpy(mine.bus, d->gpus.own_bus, sizeof mine.bus);
     memcpy(mine.name, d->gpus.own_name, sizeof mine.name);
+    for (int i = 0; i < DPT_GPU_QUERY_MOST; i++)
+        memcpy(mine.seen[i], d->gpus.gpu[i].bus, sizeof mine.seen[i]);
     all = dpt_doctor_gather(d, &mine, sizeof mine, err);
-    if (all != NULL)
+    if (all != NULL) {
         judge_ranks(d, all);
+        judge_hidden(d, all);
+    }
     return all != NULL ? DPT_OK : err->status;
 }
 

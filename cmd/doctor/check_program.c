@@ -133,6 +133,16 @@ static bool without_memory(const char *list)
     return list[0] == '^' ? named : !named;
 }
 
+static bool is_on(const char *value)
+{
+    return strcmp(value, "0") != 0;
+}
+
+static bool is_socket(const char *value)
+{
+    return strcasecmp(value, "Socket") == 0;
+}
+
 /* Variables that do harm: with the values that `value` accepts, or with any (NULL). */
 static const struct {
     const char *name;
@@ -156,7 +166,15 @@ static const struct {
     {"DNNL_VERBOSE", NULL, "has oneDNN write a line per layer: unset it"},
     {"ONEDNN_VERBOSE", NULL, "has oneDNN write a line per layer: unset it"},
     {"CUDA_LAUNCH_BLOCKING", NULL, "makes a GPU wait for each kernel: unset it"},
+    {"NCCL_P2P_DISABLE", is_on, "keeps GPUs of a node from each other's memory: unset it"},
+    {"NCCL_SHM_DISABLE", is_on, "a node's ranks talk through the network: unset it"},
+    {"NCCL_IB_DISABLE", is_on, "keeps NCCL from InfiniBand and RoCE: unset it if there are any"},
+    {"NCCL_NET", is_socket, "NCCL sends through TCP between nodes: unset it"},
+    {"NCCL_SOCKET_IFNAME", NULL, "NCCL uses these interfaces alone: each node must have them"},
 };
+
+/* These are told, too, but no warning: they may well be meant. */
+static const char *const meant[] = {"NCCL_SOCKET_IFNAME"};
 
 /* The row of a variable that hurts with this value, or NULL. Other MPIs do not heed Open MPI's. */
 static const char *harm(const char *name, const char *value)
@@ -208,9 +226,10 @@ static void write_value(char *text, size_t size, const char *value)
 static void look_at_variable(struct dpt_doctor *d, const char *name, const char *value)
 {
     const char *advice = harm(name, value);
-    const struct dpt_finding f = {.name = name,
-                                  .quiet = advice == NULL,
-                                  .level = advice != NULL ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK};
+    const bool warns =
+        advice != NULL && !dpt_begins_with(name, meant, sizeof meant / sizeof meant[0]);
+    const struct dpt_finding f = {
+        .name = name, .quiet = advice == NULL, .level = warns ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK};
     char text[DPT_DOCTOR_LINE];
 
     write_value(text, sizeof text, value);

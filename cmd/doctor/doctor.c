@@ -54,6 +54,8 @@ static const struct dpt_doctor_check checks[] = {
     {"GPU", "libraries", NODE, dpt_doctor_libraries, NULL, WARN, "other versions: `reproducible` may give other bytes"},
     {"GPU", "library files", NODE, dpt_doctor_library_files, NULL, DPT_DOCTOR_OK, NULL},
     {"GPU", "devices", NODE, dpt_doctor_devices, NULL, WARN, "other devices there: each step waits for the slowest rank"},
+    {"GPU", "peer memory", NODE, dpt_doctor_peers, NULL, WARN, "other links there: each step waits for the slowest rank"},
+    {"GPU", "GPU's CPUs", RANK, dpt_doctor_near, NULL, WARN, NULL},
     {"GPU", "GPU ranks", WORLD, NULL, dpt_doctor_gpu_ranks, WARN, NULL},
     {"GPU", "CUDA-aware MPI", NODE, dpt_doctor_cuda_aware, NULL, WARN, NULL},
     {"GPU", "GPU sum", WORLD, NULL, dpt_doctor_gpu_sum, WARN, NULL},
@@ -214,8 +216,9 @@ const struct dpt_command dpt_cmd_doctor = {
     .name = "doctor",
     .usage = "[--output DIR] [--ranks N] [--json]",
     .summary = "check the set-up of this machine, or of all nodes of a job",
-    .details = "Checks MPI and how fast the ranks hear from each other, CPUs, memory, GPUs, the "
-               "folder that runs go to, limits, the environment and Slurm. Each line has `ok`, "
+    .details = "Checks MPI and how fast the ranks hear from each other, CPUs, memory, GPUs and "
+               "what hides or slows them, the folder that runs go to, limits, the environment and "
+               "Slurm. Each line has `ok`, "
                "`warning` or `failed`, what was found, and below that what to do. With --quiet "
                "only warnings and failures are printed. The exit code is 0, or 1 if something "
                "failed.\n\n"

@@ -145,7 +145,7 @@ enum dpt_status dpt_doctor_read_mesh(const struct dpt_cli *cli, struct dpt_error
     X(program) X(backend) X(user)                                                                  \
     X(start) X(library) X(launcher) X(threads)                                                     \
     X(system) X(processor) X(governor) X(numa) X(pages) X(load) X(memory) X(dev_shm) X(temporary)  \
-    X(driver) X(libraries) X(library_files) X(devices) X(cuda_aware)                               \
+    X(driver) X(libraries) X(library_files) X(devices) X(peers) X(near) X(cuda_aware)              \
     X(hdf5) X(output) X(disk)                                                                      \
     X(limits) X(variables)                                                                         \
     X(slurm) X(slurm_cores) X(slurm_time) X(slurm_requeue)

@@ -28,7 +28,7 @@ CHECKS = {"dptrain", "backend", "user", "library", "launcher", "threads", "ranks
 def environment(**more):
     """Without what the one who runs the tests has set."""
     kept = {name: text for name, text in os.environ.items()
-            if not re.match(r"SLURM_|LD_PRELOAD|OMP_|GOMP_|KMP_|DNNL_|ONEDNN_|MALLOC_|CUDA_|HDF5_", name)}
+            if not re.match(r"SLURM_|LD_PRELOAD|OMP_|GOMP_|KMP_|DNNL_|ONEDNN_|MALLOC_|CUDA_|HDF5_|NCCL_", name)}
     # A library that is loaded before AddressSanitizer's is meant here.
     options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
     return {**kept, **dpt.MPI_ENVIRONMENT, "ASAN_OPTIONS": options, **more}
@@ -271,6 +271,7 @@ CUDA = """
     }
     int cuMemcpyDtoHAsync_v2(void *to, unsigned long from, size_t n, void *stream) { memcpy(to, (void *)from, n); return 0; }
     int cuCtxSynchronize(void) { return 0; }
+    int cuDeviceCanAccessPeer(int *can, int device, int peer) { *can = device != peer; return 0; }
     int cuDeviceGetPCIBusId(char *text, int size, int device) { return snprintf(text, size, "0000:%02X:00.0", 0x17 + device) < 0; }
     """
 NVML = """
@@ -348,6 +349,12 @@ def test_no_driver():
     ("MALLOC_PERTURB_", "5", True),
     ("GOMP_CPU_AFFINITY", "0", True),
     ("OMP_NUM_THREADS", "16", False),
+    ("NCCL_P2P_DISABLE", "1", True),
+    ("NCCL_P2P_DISABLE", "0", False),
+    ("NCCL_SHM_DISABLE", "1", True),
+    ("NCCL_IB_DISABLE", "1", True),
+    ("NCCL_NET", "Socket", True),
+    ("NCCL_NET", "IB", False),
 ])
 def test_variables_that_hurt(name, value, hurts):
     result = doctor("--json", **{name: value})
@@ -357,6 +364,11 @@ def test_variables_that_hurt(name, value, hurts):
     assert bool(lines(result, "variable")) != hurts, result
     if name == "OMP_NUM_THREADS":
         assert "not heeded" in one(result, "variable")["found"]
+
+
+def test_a_variable_that_may_be_meant():
+    told = one(doctor("--json", NCCL_SOCKET_IFNAME="eth7"), "NCCL_SOCKET_IFNAME")
+    assert told["level"] == "ok" and told["found"] == "eth7" and "each node must have them" in told["advice"]
 
 
 def test_root_is_told_what_mpirun_wants():

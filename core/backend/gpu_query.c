@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -15,6 +16,7 @@
 
 #include "core/backend/backend.h"
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/comm/probe.h"
 
 enum { PATIENCE = 10, BYTES = 1 << 16 };
@@ -30,6 +32,7 @@ enum { PATIENCE = 10, BYTES = 1 << 16 };
     X(device_memory, "cuDeviceTotalMem_v2", size_t *bytes, int device)                             \
     X(attribute, "cuDeviceGetAttribute", int *value, int attribute, int device)                    \
     X(bus, "cuDeviceGetPCIBusId", char *text, int size, int device)                                \
+    X(reaches, "cuDeviceCanAccessPeer", int *can, int device, int peer)                            \
     X(retain, "cuDevicePrimaryCtxRetain", void **context, int device)                              \
     X(use, "cuCtxSetCurrent", void *context)                                                       \
     X(memory_info, "cuMemGetInfo_v2", size_t *available, size_t *total)                            \
@@ -101,6 +104,23 @@ static void ask_device(const struct cuda *cuda, struct dpt_gpu_query *gpus, int 
         gpus->gpu[i].available = (double)available;
 }
 
+static void ask_peers(const struct cuda *cuda, struct dpt_gpu_query *gpus)
+{
+    for (int i = 0; i < gpus->count; i++)
+        for (int k = i + 1; k < gpus->count; k++) {
+            int a, b, there = 1, back = 1;
+
+            if (cuda->device(&a, i) != 0 || cuda->device(&b, k) != 0 ||
+                cuda->reaches(&there, a, b) != 0 || cuda->reaches(&back, b, a) != 0 ||
+                (there != 0 && back != 0))
+                continue;
+            if (gpus->apart++ == 0) {
+                gpus->first[0] = i;
+                gpus->first[1] = k;
+            }
+        }
+}
+
 /* A message from device memory to device memory: 1 arrived whole, 0 did not, -1 was not tried; why
  * it is not 1. */
 static int try_message(const struct cuda *cuda, char *why, size_t size)
@@ -138,11 +158,14 @@ const struct dpt_backend *dpt_gpu_backend(void)
     return NULL;
 }
 
-/* The device that this rank would use. */
+/* The devices that this rank sees, and the one that it would use. */
 static void ask_own(const struct cuda *cuda, struct dpt_gpu_query *gpus, int local)
 {
     int device;
 
+    for (int i = 0; i < gpus->count && i < DPT_GPU_QUERY_MOST; i++)
+        if (cuda->device(&device, i) == 0)
+            cuda->bus(gpus->gpu[i].bus, sizeof gpus->gpu[i].bus, device);
     if (dpt_gpu_backend() == NULL || gpus->count == 0 ||
         cuda->device(&device, local % gpus->count) != 0)
         return;
@@ -197,6 +220,8 @@ static void ask(struct dpt_gpu_query *gpus)
     ask_own(&cuda, gpus, local < 0 ? 0 : local);
     for (int i = 0; local <= 0 && i < gpus->count && i < DPT_GPU_QUERY_MOST; i++)
         ask_device(&cuda, gpus, i);
+    if (local <= 0)
+        ask_peers(&cuda, gpus);
     if (local > 0 || code != 0 || gpus->count == 0)
         return;
     ask_backend(gpus);
@@ -207,6 +232,34 @@ static void ask(struct dpt_gpu_query *gpus)
 }
 
 /* --- in the parent ---------------------------------------------------------------------------- */
+
+/* The driver has a folder for each GPU of the node. Where it shows none, they are among the PCI
+ * devices: NVIDIA's, and of the classes for displays and for computing. */
+static int count_on_node(void)
+{
+    glob_t found = {0};
+    int n = 0;
+
+    if (glob("/proc/driver/nvidia/gpus/*", 0, NULL, &found) == 0)
+        n = (int)found.gl_pathc;
+    globfree(&found);
+    if (n > 0)
+        return n;
+    if (glob("/sys/bus/pci/devices/*", 0, NULL, &found) != 0)
+        found.gl_pathc = 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char path[300], vendor[16], class[16];
+
+        snprintf(path, sizeof path, "%s/vendor", found.gl_pathv[i]);
+        dpt_file_line(path, vendor, sizeof vendor);
+        snprintf(path, sizeof path, "%s/class", found.gl_pathv[i]);
+        dpt_file_line(path, class, sizeof class);
+        n += strcmp(vendor, "0x10de") == 0 &&
+             (strncmp(class, "0x0300", 6) == 0 || strncmp(class, "0x0302", 6) == 0);
+    }
+    globfree(&found);
+    return n;
+}
 
 /* Returns when the child ends, which closes the pipe, or when the time is over. */
 static void wait_for(int fd)
@@ -231,6 +284,7 @@ void dpt_gpu_query(struct dpt_gpu_query *gpus)
         return;
     dlclose(library);
     gpus->library = true;
+    gpus->node = count_on_node();
     gpus->code = -1;
     snprintf(gpus->why, sizeof gpus->why, "it could not be asked");
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

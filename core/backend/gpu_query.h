@@ -22,11 +22,14 @@ struct dpt_gpu_query {
     char nvml[64];    /* error of libnvidia-ml; "": none */
     int count;        /* of devices; at most DPT_GPU_QUERY_MOST are described */
     struct {
+        char bus[32]; /* also for the ranks that ask about nothing else */
         char name[64];
         double memory, available; /* bytes */
         int major, minor;         /* compute capability */
     } gpu[DPT_GPU_QUERY_MOST];
-    int message; /* MPI with device memory: 1: works, 0: does not, -1: was not tried */
+    int node;            /* GPUs of this node by its files, also if this process may not use them */
+    int apart, first[2]; /* pairs of devices that do not reach each other's memory; one of them */
+    int message;         /* MPI with device memory: 1: works, 0: does not, -1: was not tried */
     char why[128];
     char libraries[96]; /* "driver for CUDA 13.0, cuDNN 9.19.0, ..." */
     struct dpt_device_library library_files[DPT_DEVICE_LIBRARIES];
@@ -35,8 +38,8 @@ struct dpt_gpu_query {
     char own_bus[32], own_name[64];
 };
 
-/* Asks, before MPI starts: the first rank of a node about everything, the others only which device
- * they would use. */
+/* Asks, before MPI starts: the first rank of a node about everything, the others only which
+ * devices they see and would use. */
 void dpt_gpu_query(struct dpt_gpu_query *gpus);
 /* The backend that computes on GPUs; NULL: this build has none. */
 const struct dpt_backend *dpt_gpu_backend(void);

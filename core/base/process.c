@@ -1,5 +1,6 @@
 #include "core/base/process.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -93,6 +94,53 @@ int dpt_process_cores(void)
     cpu_set_t cores;
 
     return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+}
+
+/* Adds the CPUs of a list as the kernel writes it: "0-31,64-95". */
+static void add_list(const char *list, cpu_set_t *cpus)
+{
+    while (isdigit((unsigned char)*list)) {
+        char *end;
+        const long first = strtol(list, &end, 10);
+        const long last = *end == '-' ? strtol(end + 1, &end, 10) : first;
+
+        for (long cpu = first; cpu <= last && cpu < CPU_SETSIZE; cpu++)
+            CPU_SET((size_t)cpu, cpus);
+        list = *end == ',' ? end + 1 : end;
+    }
+}
+
+bool dpt_process_near(const char *bus, cpu_set_t *own, cpu_set_t *near)
+{
+    char path[128] = "/sys/bus/pci/devices/", list[4096], *at = path + strlen(path);
+
+    /* The driver writes the address in capitals, the system in small letters. */
+    snprintf(at, sizeof path - strlen(path), "%.32s/local_cpulist", bus);
+    for (; *at != '\0'; at++)
+        *at = (char)tolower((unsigned char)*at);
+    if (!dpt_file_line(path, list, sizeof list) || sched_getaffinity(0, sizeof *own, own) != 0)
+        return false;
+    CPU_ZERO(near);
+    add_list(list, near);
+    CPU_AND(near, near, own);
+    return true;
+}
+
+bool dpt_process_bind(const cpu_set_t *from, const cpu_set_t *to)
+{
+    DIR *folder = opendir("/proc/self/task");
+    const struct dirent *entry;
+    cpu_set_t has;
+
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        const pid_t thread = atoi(entry->d_name);
+
+        if (thread > 0 && sched_getaffinity(thread, sizeof has, &has) == 0 && CPU_EQUAL(&has, from))
+            sched_setaffinity(thread, sizeof *to, to);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return sched_getaffinity(0, sizeof has, &has) == 0 && CPU_EQUAL(&has, to);
 }
 
 double dpt_process_busy(void)

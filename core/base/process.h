@@ -4,6 +4,7 @@
 #ifndef DPT_BASE_PROCESS_H
 #define DPT_BASE_PROCESS_H
 
+#include <sched.h>
 #include <stdbool.h>
 
 struct dpt_process {
@@ -29,6 +30,15 @@ double dpt_process_memory(const char *name);
 
 /* Cores that this process may use; 1 where nobody says. */
 int dpt_process_cores(void);
+
+/* The CPUs that the calling thread may use, and those of them in the NUMA node of a PCI device
+ * ("0000:17:00.0"), maybe none. False: the system does not say. */
+bool dpt_process_near(const char *bus, cpu_set_t *own, cpu_set_t *near);
+
+/* Binds all threads of this process that may use the CPUs of `from`, neither more nor fewer, to
+ * those of `to`. A thread that is created later has those of its creator. False: the calling thread
+ * was not bound. */
+bool dpt_process_bind(const cpu_set_t *from, const cpu_set_t *to);
 
 /* Cores of this machine that others keep busy: the mean of the last minute, which knows too long
  * what has ended, or what wants a core at this moment, whichever is less. 0: not known. */

@@ -65,6 +65,27 @@ static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
     }
 }
 
+/* Says which ranks have bound their threads beside their GPUs. */
+static void log_cpus(const struct dpt_trainer *t)
+{
+    const int ranks = t->comm->world.size;
+    bool is[ranks];
+    int first = -1, n = 0;
+    char who[200];
+
+    for (int r = 0; r < ranks; r++) {
+        is[r] = t->gpus[r].cpus[0] != '\0';
+        first = is[r] && first < 0 ? r : first;
+        n += is[r];
+    }
+    if (n == 1 && ranks == 1)
+        dpt_log_info(t->log, "           threads on CPUs %s, the GPU's NUMA node", t->gpus[0].cpus);
+    else if (n > 0)
+        dpt_log_info(t->log, "           threads on their GPU's NUMA node: %s; rank %d on CPUs %s",
+                     n == ranks ? "all ranks" : dpt_choose_name_ranks(t->comm, is, who, sizeof who),
+                     first, t->gpus[first].cpus);
+}
+
 void dpt_gpus_log(const struct dpt_trainer *t)
 {
     const int ranks = t->comm->world.size, devices = count_devices(t);
@@ -80,6 +101,7 @@ void dpt_gpus_log(const struct dpt_trainer *t)
     dpt_str_clear(&text);
     list_addresses(t, &text);
     dpt_log_info(t->log, "           at %s; %s", text.text, t->gpus[0].info.driver);
+    log_cpus(t);
     for (int r = 1; r < ranks; r++)
         if (strcmp(t->gpus[r].info.driver, t->gpus[0].info.driver) != 0) {
             dpt_log_warn(t->log, "rank %d (%s) has other libraries: %s", r,
@@ -106,6 +128,8 @@ void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m)
 {
     dpt_metrics_text(m, "gpu", t->gpus[0].info.name);
     dpt_metrics_text(m, "gpu_bus", t->gpus[0].info.bus);
+    if (t->gpus[0].cpus[0] != '\0')
+        dpt_metrics_text(m, "gpu_cpus", t->gpus[0].cpus);
     dpt_metrics_int(m, "gpu_memory", t->gpus[0].info.memory);
     dpt_metrics_int(m, "gpus", count_devices(t));
     dpt_metrics_text(m, "gpu_library", t->gpus[0].info.driver);

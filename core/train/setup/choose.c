@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/process.h"
 #include "core/base/str.h"
+#include "core/train/team.h"
 
 static const char *const names[] = {DPT_DEVICE_KINDS(DPT_LIST_WORD)};
 
@@ -116,6 +118,44 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
         snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, err->text);
 }
 
+static void write_cpus(const cpu_set_t *cpus, char *text, size_t size)
+{
+    bool is[CPU_SETSIZE];
+    struct dpt_str list = {0};
+
+    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        is[cpu] = CPU_ISSET(cpu, cpus) != 0;
+    dpt_str_ranks_where(&list, is, CPU_SETSIZE);
+    snprintf(text, size, "%s", list.failed ? "some" : list.text);
+    dpt_str_release(&list);
+}
+
+/* Collective over the node. A copy between the GPU and memory of another NUMA node crosses the link
+ * between them. If the launcher has bound the rank to CPUs of one node, all of them are near, or
+ * none. */
+static enum dpt_status bind_near(const struct dpt_comm *comm, struct dpt_rank_gpu *mine,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    cpu_set_t own, near;
+    double given, left;
+    bool bound = dpt_process_near(mine->info.bus, &own, &near) && CPU_COUNT(&near) > 0 &&
+                 !CPU_EQUAL(&near, &own);
+
+    DPT_TRY(dpt_core_share(&comm->node, &given, err));
+    if (bound)
+        bound = dpt_process_bind(&own, &near);
+    DPT_TRY(dpt_core_share(&comm->node, &left, err));
+    if (bound && left < given / 2 - 1e-6) {
+        dpt_process_bind(&near, &own); /* what decodes samples needs the cores more */
+        bound = false;
+    }
+    if (bound)
+        write_cpus(&near, mine->cpus, sizeof mine->cpus);
+out:
+    return status;
+}
+
 /* Rank 0's warning that some GPUs do the work of several ranks. */
 static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
                         const struct dpt_rank_gpu *all, bool *same)
@@ -217,6 +257,8 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     have[0] = mine.usable;
     have[1] = mine.count > 0;
     DPT_TRY(dpt_group_sum_ints(&comm->world, have, have, 2, err));
+    if (have[0] == comm->world.size)
+        DPT_TRY(bind_near(comm, &mine, err));
     if (have[1] > 0)
         DPT_TRY(gather(comm, log, &mine, have[0] == comm->world.size, all, err));
     *backend = have[0] == comm->world.size ? gpu : find(false);

@@ -28,14 +28,17 @@ struct dpt_rank_gpu {
     int count;                   /* GPUs that its driver reports */
     struct dpt_device_info info; /* the selected GPU's */
     char why[400];               /* why it is not usable */
+    char cpus[64];               /* of its NUMA node, to which the rank is bound; "": it is not */
 };
 
 /*
  * Collective over comm->world; all ranks choose the same backend. `auto` means the GPU if every
  * rank has one, else the CPU, with a warning that names the ranks without one if others have one.
- * Ranks that share a GPU give a warning. *device: out, the number of this rank's. *all: out,
- * [ranks], to be freed by the caller, also after a failure; NULL if no rank has a GPU. Errors:
- * BAD_JOB: this build has no such backend, or a rank has no GPU.
+ * Ranks that share a GPU give a warning. A rank that computes on a GPU binds its threads to the
+ * CPUs of the GPU's NUMA node, among those that it may use; it stays as it is if none of these are
+ * there, or if that would leave it less than half of its share. *device: out, the number of this
+ * rank's. *all: out, [ranks], to be freed by the caller, also after a failure; NULL if no rank has
+ * a GPU. Errors: BAD_JOB: this build has no such backend, or a rank has no GPU.
  */
 enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
                                    struct dpt_log *log, const struct dpt_backend **backend,

@@ -13,6 +13,7 @@
  * Environment, read when the library is loaded, and never by a thread that runs beside others;
  * a test that changes it later uses fake_set.h:
  *   FAKEGPU_DEVICES=1       GPUs; CUDA_VISIBLE_DEVICES picks some, by number or GPU-uuid
+ *   FAKEGPU_PEERS=0         no GPU reaches the memory of another
  *   FAKEGPU_MODEL=TEXT      the name of all of them; else each has its own
  *   FAKEGPU_MEMORY=2147483648
  *                           bytes of each; FAKEGPU_SHARED=FILE: counted together by all processes

@@ -226,6 +226,15 @@ CUresult cuDeviceGetPCIBusId(char *text, int bytes, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    FAKE(cuDeviceCanAccessPeer, CUDA_ERROR_INVALID_DEVICE, "%d %d", device, peer);
+    NEED_DEVICE(device);
+    NEED_DEVICE(peer);
+    *can = device != peer && fakegpu_number("FAKEGPU_PEERS", 1) != 0;
+    return CUDA_SUCCESS;
+}
+
 /* A small one of the Hopper kind. */
 static const struct {
     CUdevice_attribute name;
