@@ -236,7 +236,7 @@ $(image): $(wildcard $(addprefix core/backend/cuda/kernels/,*.cu *.h *.inc)) cor
 	@$(call same_kernels,$@.kept)
 $(BUILD)/obj/core/backend/cuda/libraries/module.o: $(image)
 
-# A GPU on the CPU, for tests: core/backend/cuda/tests/fake/fake.h. The second and third library work through the first.
+# A GPU on the CPU, for tests: core/backend/cuda/tests/fake/fake.h. The other libraries work through the first.
 fakegpu := $(BUILD)/tests/fakegpu
 fake = $(patsubst %,core/backend/cuda/tests/fake/fake_%.c,$1)
 emulation := $(BUILD)/obj/core/backend/cuda/tests/emulate.o
@@ -245,8 +245,9 @@ $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/l
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
-fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13))
-$(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
+$(fakegpu)/libnccl.so.2: $(call fake,nccl) $(fakegpu)/libcuda.so.1
+fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13 libnccl.so.2))
+$(fakes): $(wildcard $(addprefix core/backend/cuda/,libraries/nccl.h tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 

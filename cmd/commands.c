@@ -39,7 +39,9 @@ static void tell_devices(const struct dpt_backend *backend)
     if (backend->devices->libraries(libraries, &why) != DPT_OK)
         return;
     for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++)
-        printf("  %-8s %s\n", libraries[i].name, libraries[i].path);
+        printf("  %-8s %s\n", libraries[i].name,
+               libraries[i].path[0] != '\0' ? libraries[i].path
+                                            : "none: several GPUs sum by MPI, which is slower");
 }
 
 void dpt_cli_version(void)

@@ -47,6 +47,11 @@ void dpt_doctor_library_files(struct dpt_doctor *d)
 
         if (l->path[0] != '\0')
             dpt_doctor_add(d, (struct dpt_finding){.name = l->name}, NULL, "%s", l->path);
+        else if (l->name[0] != '\0' && d->gpus.count > 1)
+            dpt_doctor_add(d, (struct dpt_finding){.name = l->name, .level = DPT_DOCTOR_WARNING},
+                           "install it (pip: nvidia-nccl-cu13), or name its folder with "
+                           "DPTRAIN_CUDA_PATH",
+                           "not found: the GPUs' gradients go through the host's memory");
     }
 }
 

@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 #include "core/base/str.h"
-#include "core/comm/cuda_aware.h"
+#include "core/comm/transport.h"
 
 struct dpt_device_info {
     char name[96];   /* "NVIDIA H200" */
@@ -31,10 +31,10 @@ struct dpt_device_info {
 /* A library that a backend opens at run time. */
 struct dpt_device_library {
     char name[16];  /* "cuDNN" */
-    char path[496]; /* of the file that was opened, truncated */
+    char path[496]; /* of the file that was opened, truncated; "": there is none */
 };
 
-enum { DPT_DEVICE_LIBRARIES = 3 };
+enum { DPT_DEVICE_LIBRARIES = 4 };
 
 struct dpt_backend_devices {
     /* "CUDA 13.0, cuDNN 9.19.0": what this program was built with. */
@@ -53,6 +53,8 @@ struct dpt_backend_devices {
     enum dpt_status (*info)(int number, struct dpt_device_info *info, struct dpt_error *err);
     /* Memory of a device for probes (core/comm/cuda_aware.h). */
     struct dpt_device_memory memory;
+    /* What connects the devices of several ranks; NULL: nothing. */
+    const struct dpt_device_links *links;
     /* Adds what this process has done so far to get its devices ready, and how long that took:
      * "1.42 s: libraries 0.61, driver 0.38, ...". */
     void (*startup)(struct dpt_str *text);

@@ -7,9 +7,10 @@
  * backward of this rank's micro-batches, and `update` enqueues the optimizer. None of these waits
  * for the device. Scalars (learning rate, update number, losses, loss scale) are in device memory,
  * so the enqueued work can be captured in a graph and replayed. With several ranks the allreduce
- * comes between compute and update: `bucket` waits for a range of the gradient, in the order in
- * which backward finishes them, the host sums it over the ranks while the device continues, and
- * `give` returns it.
+ * comes between compute and update. Where the ranks' devices are linked, `sum` enqueues it, and the
+ * host waits for nothing. Else `bucket` waits for a range of the gradient, in the order in which
+ * backward finishes them, the host sums it over the ranks while the device continues, and `give`
+ * returns it.
  *
  * If the samples are in device memory and no rank sums gradients, several steps may be launched
  * together (`at_once`): then `update` holds steps back until there are as many, or until `read`,
@@ -95,6 +96,7 @@ struct dpt_steps_spec {
     bool reduces;        /* gradients are summed over ranks between compute and update */
     /* They are summed in device memory (by a CUDA-aware MPI), where `bucket` then points. */
     bool on_device;
+    void *link;     /* or by this (core/comm/transport.h), with `sum`; NULL: there is none */
     int64_t bucket; /* approximate bytes of a bucket */
     struct dpt_steps_data data;
 };
@@ -176,6 +178,13 @@ struct dpt_backend_steps {
                               struct dpt_error *err);
     /* Enqueues the copy of a summed bucket back to the device. */
     enum dpt_status (*give)(void *steps, int i, struct dpt_error *err);
+    /* With a link, in place of `bucket` and `give`: enqueues the sum of the step's gradient and
+     * tail over the ranks, bucket by bucket. tail: the words [at, at + n) of this rank's tail. A
+     * rank whose `compute` failed calls this, too. Errors: RANK: the ranks are no longer linked. */
+    enum dpt_status (*sum)(void *steps, const float *tail, int at, int n, struct dpt_error *err);
+    /* Waits for the oldest sum whose tail was not told yet, and copies its DPT_TENSOR_ALIGN words.
+     * At most staging_buffers sums may be untold. */
+    enum dpt_status (*summed)(void *steps, float *tail, struct dpt_error *err);
     /* Enqueues norm, clipping and update number `update` (from 1) of the optimizer at learning rate
      * lr. */
     enum dpt_status (*update)(void *steps, double lr, int64_t update, struct dpt_error *err);

@@ -134,6 +134,11 @@ bool dpt_memory_reserve(size_t bytes);
 /* "Open MPI 4.1.4"; static text, may be called before MPI runs. */
 const char *dpt_comm_version(void);
 
+/* This rank failed, as err says, where the others wait for it and nothing else tells them: ends the
+ * job with "rank R (host): text" where it is watched. Else returns the status. */
+enum dpt_status dpt_group_give_up(const struct dpt_group *g, enum dpt_status status,
+                                  const struct dpt_error *err);
+
 /* Collective. All ranks get the status and the text of the lowest rank that failed (with "rank R
    (host): " in front where others did not fail), DPT_OK where none did. */
 enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status status,

@@ -22,8 +22,7 @@ enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
 /* How often each way is timed, after once to warm up. */
 enum { TIMES = 3 };
 
-/* A rank's contribution; the sums are whole numbers that a float holds exactly. */
-static float value_of(int rank)
+float dpt_trial_value(int rank)
 {
     return (float)(rank % DIFFERENT + 1);
 }
@@ -93,13 +92,12 @@ static void give_up(const struct trial *t, const char *why)
     dpt_watch_give_up(t->comm->watch, dpt_exit_code(status), err.text);
 }
 
-/* Whether the sum is right in every element. */
-static bool is_right(const struct dpt_comm *comm, const float *host, int n)
+bool dpt_trial_is_right(const struct dpt_comm *comm, const float *host, int n)
 {
     float want = 0;
 
     for (int r = 0; r < comm->world.size; r++)
-        want += value_of(r);
+        want += dpt_trial_value(r);
     for (int i = 0; i < n; i++)
         if (host[i] != want)
             return false;
@@ -115,7 +113,7 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
     int code = MPI_SUCCESS;
     int64_t wrong;
 
-    status = t->memory->open(t->device, value_of(world->rank), n, &b, err);
+    status = t->memory->open(t->device, dpt_trial_value(world->rank), n, &b, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (!survives_sum(world, b.at, n, &code))
         give_up(t, "it crashed when that was tried");
@@ -124,7 +122,7 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
         give_up(t, err->text);
     }
     DPT_TRY(dpt_group_agree(world, t->memory->fetch(&b, err), err));
-    wrong = !is_right(t->comm, b.pinned, n);
+    wrong = !dpt_trial_is_right(t->comm, b.pinned, n);
     DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
     *right = wrong == 0;
 out:

@@ -56,4 +56,9 @@ enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_
                                      int64_t largest, bool *on_device,
                                      char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err);
 
+/* A trial sum: what a rank contributes in each element, whole numbers whose sums a float holds
+ * exactly; and whether the sum is right in every element. */
+float dpt_trial_value(int rank);
+bool dpt_trial_is_right(const struct dpt_comm *comm, const float *sum, int n);
+
 #endif

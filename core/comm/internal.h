@@ -43,10 +43,6 @@ enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code);
 enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
                                         const char *what, int code);
 
-/* As that, for a failure that is already in err. */
-enum dpt_status dpt_group_give_up(const struct dpt_group *g, enum dpt_status status,
-                                  const struct dpt_error *err);
-
 /* Collective over job->world. Gives *beside, to be closed as a dpt_comm_split, the same ranks by
  * communicators of its own, for a thread beside the main one. The watchdog does not see that thread
  * wait, which may be for a rank that still computes. Errors: as dpt_comm_split's. */

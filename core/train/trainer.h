@@ -16,7 +16,7 @@
 #define DPT_TRAIN_TRAINER_H
 
 #include "core/base/log.h"
-#include "core/comm/cuda_aware.h"
+#include "core/comm/transport.h"
 #include "core/state/checkpoint.h"
 #include "core/train/job/fault.h"
 #include "core/train/job/job.h"
@@ -33,6 +33,7 @@ struct dpt_trainer {
     const struct dpt_backend *backend;
     int gpu;                   /* number of its device, if it has devices */
     struct dpt_rank_gpu *gpus; /* [ranks] (choose.h); NULL: no rank has a GPU */
+    bool shares_gpu;           /* some ranks have the same one */
     bool loads;                /* DPT_PART_LOADED */
     struct dpt_splits data;
     struct dpt_trainer_model model;
@@ -50,6 +51,7 @@ struct dpt_trainer {
     struct dpt_gradient_reduction reduction;
     /* Whether MPI sums in the memory of the device that takes the steps, and why; or "". */
     char aware[DPT_CUDA_AWARE_TEXT];
+    char transport[DPT_CUDA_AWARE_TEXT]; /* what links those devices, or why nothing does; or "" */
     /* Metric sums of an evaluation, per micro-batch of some steps; they are added in the
      * micro-batches' order, whichever rank computed them. Owner: evaluate.c. */
     double *sums;

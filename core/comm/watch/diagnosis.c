@@ -248,3 +248,17 @@ void dpt_watch_describe_death(const struct dpt_rank_status *dead, const char *ho
              "`dptrain plan` prints what it needs)%s%s",
              who, host, at, dead->note[0] != '\0' ? ". Its last word: " : "", dead->note);
 }
+
+void dpt_watch_describe_absence(const struct dpt_rank_status *late, const char *host,
+                                double seconds, char *line, size_t size)
+{
+    char at[WHERE_TEXT];
+
+    where(late->step, at, sizeof at);
+    snprintf(
+        line, size,
+        "rank %d (%s): its part of the sum over the GPUs has been missing for %.0f s: it %s %s%s%s",
+        late->rank, host, seconds,
+        late->process == DPT_PROCESS_STOPPED ? "is stopped (SIGSTOP)" : "is", at,
+        late->note[0] != '\0' ? ". Its last word: " : "", late->note);
+}

@@ -383,6 +383,28 @@ void dpt_watch_check_note(struct dpt_watch *w, double passed)
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
+/* Finds a rank of the node that keeps its linked device from giving its part: one that neither
+ * waits for it nor in a collective. false: there is none, so a device or another node is at
+ * fault. */
+static bool find_absent(struct dpt_watch *w, int64_t step, struct dpt_rank_status *late)
+{
+    for (int i = 0; i < w->n && atomic_load(&w->linked); i++) {
+        const bool for_device = atomic_load(&w->page->ranks[i].for_device);
+
+        read_status(w, i, true, late);
+        if (i != w->me && (late->process != DPT_PROCESS_RUNS ||
+                           (!for_device && !dpt_watch_waits(late) && late->step <= step)))
+            return true;
+    }
+    return false;
+}
+
+void dpt_watch_linked(struct dpt_watch *w)
+{
+    if (w != NULL)
+        atomic_store(&w->linked, true);
+}
+
 /* It is told a moment before the other ranks would tell that this one has not arrived: it knows
  * why. */
 void dpt_watch_check_device(struct dpt_watch *w, double passed)
@@ -391,7 +413,7 @@ void dpt_watch_check_device(struct dpt_watch *w, double passed)
     const bool waits = atomic_load_explicit(&w->device_waits.begun, memory_order_relaxed) != ended;
     const double start = start_limit(w), usual = w->limits.seconds;
     char line[DPT_NOTE_TEXT + DPT_WHERE_TEXT + 192], where[DPT_WHERE_TEXT], longest[64] = "";
-    struct dpt_rank_status seen = {0};
+    struct dpt_rank_status seen = {0}, late = {0};
     double limit;
 
     if (waits && ended == w->device_waited) {
@@ -401,6 +423,7 @@ void dpt_watch_check_device(struct dpt_watch *w, double passed)
         w->device_wait = 0;
     }
     w->device_waited = ended;
+    atomic_store_explicit(&w->mine->for_device, waits, memory_order_relaxed);
     limit = fmax(fmax(usual, start), DEVICE_PATIENCE * w->device_longest);
     if (usual <= 0 || w->device_wait < fmax(limit - YIELD, limit / 2))
         return;
@@ -413,6 +436,9 @@ void dpt_watch_check_device(struct dpt_watch *w, double passed)
              w->rank, dpt_watch_where(w, w->rank, w->host, where), w->device_wait,
              start > usual ? "start_timeout" : "timeout", fmax(usual, start), longest,
              (long long)seen.step, seen.note);
+    if (find_absent(w, seen.step, &late))
+        dpt_watch_describe_absence(&late, dpt_watch_where(w, late.rank, w->host, where),
+                                   w->device_wait, line, sizeof line);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 

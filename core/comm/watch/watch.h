@@ -45,8 +45,9 @@ struct dpt_watched_rank {
         _Atomic uint64_t phase;
         _Atomic int group;
     } axes[DPT_AXES_MOST + 1];
-    _Atomic int axis;   /* the split in whose group it waits; 0: in none */
-    _Atomic bool ended; /* it has ended regularly: its process may disappear */
+    _Atomic int axis;        /* the split in whose group it waits; 0: in none */
+    _Atomic bool ended;      /* it has ended regularly: its process may disappear */
+    _Atomic bool for_device; /* at the last tick it waited for its device */
     _Atomic int64_t step;
     _Atomic uint64_t moves; /* dpt_file_moves */
     _Atomic unsigned note;  /* number of notes so far; the last one is notes[note % 2] */
@@ -79,6 +80,9 @@ void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
  * places. watch: may be NULL. */
 const char *dpt_watch_where(const struct dpt_watch *watch, int rank, const char *host,
                             char where[DPT_WHERE_TEXT]);
+
+/* The ranks' devices are linked: one that waits may wait for another rank's. */
+void dpt_watch_linked(struct dpt_watch *watch);
 
 /* This rank cannot continue and the others do not know: prints "rank R (host): text", unless
  * another rank prints a better line first, and ends the job with this code. */
@@ -156,6 +160,10 @@ struct dpt_remote_node {
 
 enum dpt_diagnosis { DPT_ALL_WELL, DPT_SOME_MISSING, DPT_NONE_MISSING };
 
+/* A rank that keeps the others' linked devices waiting: "rank 3 (node07): its part of the sum over
+ * the GPUs has been missing for 60 s: it is at step 4 while reading its samples". */
+void dpt_watch_describe_absence(const struct dpt_rank_status *late, const char *host,
+                                double seconds, char *line, size_t size);
 /*
  * Diagnoses n ranks of a node, as rank number `me` of them sees it. SOME_MISSING: some ranks keep
  * the others waiting. NONE_MISSING: all have arrived, but the wait has passed its limit. line: out,

@@ -50,6 +50,7 @@ struct dpt_watch {
     double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
     unsigned note;           /* the number of notes at the last tick */
     uint64_t moves;          /* and of files' */
+    _Atomic bool linked;     /* the ranks' devices wait for each other */
     bool alone;              /* a job of one rank: nobody else is watched */
     struct dpt_device_waits device_waits;
     uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */

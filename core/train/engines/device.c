@@ -2,11 +2,13 @@
  * Steps that a device takes in memory of its own.
  *
  * The device computes, adds up and updates by itself (core/backend/steps.h); a step costs the host
- * only the calls that enqueue it. With several ranks each step's gradient comes to the host (or to
- * a CUDA-aware MPI) bucket by bucket, in the order in which backward finishes them; the thread that
- * steps sums them over the ranks with MPI_Allreduce, one by one, while the device computes the
- * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
- * travel in the tail of the last bucket, as they do on host arenas.
+ * only the calls that enqueue it. With several ranks whose devices are linked the sums are
+ * enqueued, too, and the host hears some steps later what the ranks told each other in the tail.
+ * Without links each step's gradient comes to the host (or to a CUDA-aware MPI) bucket by bucket,
+ * in the order in which backward finishes them; the thread that steps sums them over the ranks with
+ * MPI_Allreduce, one by one, while the device computes the next: it has nothing else to do
+ * meanwhile, so it is the communication thread. The ranks' flags travel in the tail of the last
+ * bucket, as they do on host arenas.
  *
  * On one rank the backend holds short steps over samples that the device has, and launches them
  * together; their staging buffers go back to the prefetcher then.
@@ -21,61 +23,16 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
+#include "core/train/engines/device.h"
 #include "core/train/step/average.h"
-#include "core/train/step/engine.h"
-#include "core/train/step/prefetcher.h"
 #include "data/sets/augment.h"
 
-enum {
-    STAGING_BUFFERS = 3, /* steps that are filled ahead */
-    AT_ONCE = 4,         /* steps in one launch, where the samples are stored on the device */
-    BUCKET = 4 << 20,    /* bytes: long enough for the network, short enough to begin early */
-};
-
-/* Where a bucket of this rank lies. */
-struct bucket {
-    float *at,
-        *tail; /* tail: only of the last bucket; on the device it is in the host all the same */
-    size_t n;
-};
-
-struct dpt_engine_state {
-    const struct dpt_backend_steps *type;
-    bool on_device; /* the ranks' sums are made in its memory */
-    void *steps;    /* NULL: no program is attached */
-    struct dpt_prefetcher *prefetcher;
-    struct dpt_progress base;       /* the progress when the device got the arenas last */
-    struct dpt_steps_state read;    /* what it told last of the steps since then */
-    int64_t unread;                 /* steps that it was given since it was read */
-    int64_t given;                  /* their samples */
-    struct dpt_step_result pending; /* what was read and not told yet */
-    bool fetched;                   /* the host's copies are current */
-    bool with_gradient;             /* t->reduction.sum is, too */
-    bool stepped;                   /* a step has ended */
-
-    /* Only with several ranks. */
-    int buckets;
-    struct bucket *bucket; /* [buckets]: of the last step */
-    float *spare;          /* what a rank gives in the host whose device failed */
-    size_t spare_bytes;
-};
+enum { AT_ONCE = 4 }; /* steps in one launch, where the samples are stored on the device */
 
 /* --- opening ---------------------------------------------------------------------------------- */
-
-/* About how many floats a bucket has at most: it closes after the tensors of a node. */
-static int64_t largest_bucket(const struct dpt_graph *g)
-{
-    int64_t largest = 0;
-
-    for (int32_t i = 0; i < g->n_tensors; i++)
-        largest = g->tensors[i].count > largest ? g->tensors[i].count : largest;
-    largest += BUCKET / (int64_t)sizeof(float);
-    return largest < g->floats ? largest : g->floats;
-}
 
 /* The host decodes samples, and augments them if that is more than a crop and a flip. */
 static struct dpt_steps_data data_of(const struct dpt_batch_form *form)
@@ -109,13 +66,14 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
         .whole = dpt_sampler_count(s, 0),
-        .staging_buffers = STAGING_BUFFERS,
+        .staging_buffers = DPT_STAGING_BUFFERS,
         .at_once = AT_ONCE,
         .targets = t->data.train.form.targets,
         .weights = set->weights != NULL,
         .reduces = ranks > 1,
         .on_device = d->on_device,
-        .bucket = BUCKET,
+        .link = d->link,
+        .bucket = DPT_BUCKET,
         .data = data_of(&t->data.train.form),
     };
 
@@ -130,9 +88,7 @@ static enum dpt_status open_device(struct dpt_trainer *t, struct dpt_error *err)
     status = DPT_ALLOCATE(t->engine_state, 1, "the device's steps", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     t->engine_state->type = t->backend->steps;
-    DPT_TRY(dpt_comm_device_sums(
-        t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware, &t->backend->devices->memory, t->gpu,
-        largest_bucket(&t->model.graph), &t->engine_state->on_device, t->aware, err));
+    DPT_TRY(dpt_device_sums_open(t, err));
 out:
     return status;
 }
@@ -145,11 +101,10 @@ static bool detach(struct dpt_trainer *t)
         return false;
     dpt_prefetcher_close(d->prefetcher);
     d->type->close(d->steps);
-    dpt_free(d->bucket);
-    dpt_unreserve(d->spare, d->spare_bytes);
+    dpt_device_sums_detach(t);
     dpt_free(t->reduction.sum);
     t->reduction.sum = NULL;
-    *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device};
+    *d = (struct dpt_engine_state){.type = d->type, .link = d->link, .on_device = d->on_device};
     return true;
 }
 
@@ -159,8 +114,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
     struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(open_steps(t, err));
-    d->buckets = d->type->buckets(d->steps);
-    DPT_TRY(DPT_ALLOCATE(d->bucket, (size_t)d->buckets, "the device's steps", err));
+    DPT_TRY(dpt_device_sums_attach(t, err));
     DPT_TRY(dpt_prefetcher_open(
         &d->prefetcher,
         &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
@@ -180,6 +134,7 @@ out:
 static void close_device(struct dpt_trainer *t)
 {
     detach(t);
+    dpt_device_sums_close(t);
     dpt_free(t->engine_state);
 }
 
@@ -210,7 +165,9 @@ static enum dpt_status read_results(struct dpt_trainer *t, struct dpt_error *err
     t->scale = now->scale;
     left_out = now->skipped - before.skipped + now->weightless - before.weightless +
                now->scale.overflows - before.scale.overflows;
-    if (left_out == 0 && !now->withheld && now->samples - before.samples != d->given)
+    /* Over links the samples of each step are compared when the host hears of it. */
+    if (d->link == NULL && left_out == 0 && !now->withheld &&
+        now->samples - before.samples != d->given)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL,
                          "up to step %lld: the device counted %lld of %lld samples",
                          (long long)t->progress.step, (long long)(now->samples - before.samples),
@@ -306,9 +263,12 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_step_result *sin
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_error *failure = &t->engine_state->failure;
 
     status =
         t->requests.deferred_error != DPT_OK ? t->requests.deferred_error : read_results(t, err);
+    if (failure->status != DPT_OK)
+        *err = *failure;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     take_pending(t->engine_state, since);
     if (t->engine_state->read.withheld)
@@ -328,53 +288,6 @@ out:
     return status;
 }
 
-/* --- buckets ---------------------------------------------------------------------------------- */
-
-/* A rank whose device failed takes part with whatever there is, in memory of the same kind as the
- * others': all ranks are told of the failure with the tail, and none of them uses the sum. Copies
- * from the device may still be under way, so nothing is told in memory that they write. */
-static struct bucket spare_bucket(const struct dpt_engine_state *d, int i)
-{
-    struct bucket bucket = d->bucket[i];
-
-    if (bucket.tail != NULL)
-        bucket.tail = d->on_device ? d->spare : d->spare + (bucket.tail - bucket.at);
-    if (!d->on_device)
-        bucket.at = d->spare;
-    return bucket;
-}
-
-static enum dpt_status device_bucket(struct dpt_trainer *t, int i, struct dpt_error *err)
-{
-    struct dpt_engine_state *d = t->engine_state;
-    struct bucket *bucket = &d->bucket[i];
-
-    return d->type->bucket(d->steps, i, &bucket->at, &bucket->n, &bucket->tail, err);
-}
-
-/* Finds where the buckets are, by a step without samples, and makes room for a rank that fails, so
- * that both are there before one does. */
-static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_engine_state *d = t->engine_state;
-    size_t most = DPT_TENSOR_ALIGN;
-
-    if (d->buckets == 0 || d->spare != NULL)
-        return DPT_OK;
-    DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
-    for (int i = 0; i < d->buckets; i++) {
-        DPT_TRY(device_bucket(t, i, err));
-        most = d->bucket[i].n > most ? d->bucket[i].n : most;
-    }
-    d->spare_bytes = most * sizeof(float);
-    d->spare = dpt_reserve(d->spare_bytes); /* address space, until it is used */
-    if (d->spare == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the gradient", (double)d->spare_bytes));
-out:
-    return status;
-}
-
 /* --- arenas to the device --------------------------------------------------------------------- */
 
 static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
@@ -385,7 +298,7 @@ static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(read_results(t, err));
     dpt_average_begin(t);
     DPT_TRY(d->type->put(d->steps, t->arenas.params, t->arenas.slot, &t->scale, err));
-    DPT_TRY(measure_buckets(t, err));
+    DPT_TRY(dpt_device_sums_measure(t, err));
     d->base = t->progress;
     d->read = (struct dpt_steps_state){.scale = t->scale};
     d->fetched = true;
@@ -420,6 +333,10 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
     const long long step = (long long)t->progress.step + 1;
     struct dpt_prefetched prefetched;
 
+    if (d->failure.status != DPT_OK) {
+        *err = d->failure;
+        return d->failure.status;
+    }
     DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(strike(t, err));
@@ -432,49 +349,6 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
     dpt_profile_switch(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
 out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
-}
-
-/*
- * Sums the step's gradient over the ranks, with the tail. mine: in and out, what became of this
- * rank's part. counted: out, the samples of all ranks. Collective.
- */
-static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
-                              int64_t *counted, double *summing, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_engine_state *d = t->engine_state;
-    const struct dpt_group *world = &t->comm->world;
-    bool works = *mine == DPT_OK;
-
-    for (int i = 0; i < d->buckets; i++) {
-        struct bucket bucket;
-        double start;
-
-        if (works && device_bucket(t, i, err) != DPT_OK) {
-            works = false;
-            *mine = err->status;
-        }
-        bucket = works ? d->bucket[i] : spare_bucket(d, i);
-        flags[DPT_FLAG_FAILED] = works ? 0.0F : 1.0F;
-        if (bucket.tail != NULL)
-            memcpy(bucket.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
-        start = dpt_now();
-        DPT_TRY(dpt_group_sum_floats(world, bucket.at, bucket.at, bucket.n, err));
-        if (bucket.tail != NULL && d->on_device)
-            DPT_TRY(dpt_group_sum_floats(world, bucket.tail, bucket.tail, DPT_TENSOR_ALIGN, err));
-        *summing += dpt_now() - start;
-        if (bucket.tail != NULL) {
-            memcpy(t->reduction.reduced_flags, bucket.tail + DPT_TAIL_FLAGS,
-                   sizeof t->reduction.reduced_flags);
-            *counted = (int64_t)bucket.tail[DPT_TAIL_SAMPLES];
-        }
-        if (works && d->type->give(d->steps, i, err) != DPT_OK) {
-            works = false;
-            *mine = err->status;
-        }
-    }
-out:
-    return status;
 }
 
 /* What fails after the sum on this rank alone is told with the next step. */
@@ -522,15 +396,14 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     struct dpt_engine_state *d = t->engine_state;
     const int32_t total = dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step);
     const double start = dpt_now();
-    int64_t counted = total;
     double summing = 0;
     float flags[DPT_FLAGS];
 
     *result = (struct dpt_step_result){.deferred = true};
     mine = compute_rank(t, err);
     dpt_step_flags(t, mine != DPT_OK, flags);
-    if (d->buckets > 0) {
-        DPT_TRY(reduce(t, flags, &mine, &counted, &summing, err));
+    if (t->comm->world.size > 1) {
+        DPT_TRY(dpt_device_sum(t, flags, &mine, total, &summing, err));
         if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
             return dpt_group_agree(&t->comm->world, mine, err);
     } else {
@@ -540,9 +413,12 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     t->busy += dpt_now() - start - summing;
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_read_flags(t, result);
-    DPT_TRY(dpt_step_check_count(t, counted, total, err));
-    DPT_TRY(update(t, result, err));
-    dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));
+    if (mine == DPT_OK) {
+        DPT_TRY(update(t, result, err));
+        dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));
+    } else { /* it takes part until all have heard of it */
+        t->requests.deferred_error = mine;
+    }
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
     d->given += total;

@@ -102,9 +102,11 @@ struct dpt_job {
         bool trace;
     } log;
     struct {
-        int reduction;                           /* enum dpt_reduction_kind */
-        int hierarchical;                        /* enum dpt_hierarchical */
-        int overlap;                             /* enum dpt_overlap */
+        int reduction;    /* enum dpt_reduction_kind */
+        int hierarchical; /* enum dpt_hierarchical */
+        int overlap;      /* enum dpt_overlap */
+        int transport;    /* enum dpt_transport (core/comm/transport.h) */
+        bool check_transport;
         int cuda_aware;                          /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
         struct dpt_every timeout, start_timeout; /* n 0: never */
     } comm;

@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "core/base/isa.h"
-#include "core/comm/cuda_aware.h"
+#include "core/comm/transport.h"
 #include "core/train/job/job.h"
 #include "core/train/update/monitor.h"
 #include "core/train/update/optimizer.h"
@@ -261,8 +261,15 @@ static const struct dpt_option comm_options[] = {
     {CHOICE("overlap", NONE, comm.overlap, DPT_OVERLAPS, "auto"),
      .help = "sum between nodes in buckets while backward goes on (reduction: allreduce); auto: "
              "where each rank has a core beside those of its threads; no byte depends on it"},
+    {CHOICE("transport", NONE, comm.transport, DPT_TRANSPORT_LIST, "auto"),
+     .help =
+         "what sums the gradients of GPUs (reduction: allreduce): nccl: NCCL, over NVLink, PCIe "
+         "and the network; mpi: MPI; auto: NCCL where each rank has it, and a GPU of its own"},
+    {FLAG("check_transport", NONE, comm.check_transport, "true"),
+     .help = "MPI sums the first step's gradient, too, and the job ends where NCCL's differs"},
     {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
-     .help = "MPI sums gradients in GPU memory; auto: where a trial is right and faster; off: on "
+     .help = "without NCCL: MPI sums gradients in GPU memory; auto: where a trial is right and "
+             "faster; off: on "
              "the host"},
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
      .help = "end the job (exit code 71) when a rank or GPU keeps others waiting this long; up to "

@@ -7,25 +7,6 @@
 
 enum { LISTED = 8 };
 
-/* Whether a rank is the first one of those on its device. */
-static bool is_first(const struct dpt_trainer *t, int rank)
-{
-    for (int i = 0; i < rank; i++)
-        if (strcmp(t->gpus[i].info.bus, t->gpus[rank].info.bus) == 0 &&
-            strcmp(dpt_comm_host(t->comm, i), dpt_comm_host(t->comm, rank)) == 0)
-            return false;
-    return true;
-}
-
-static int count_devices(const struct dpt_trainer *t)
-{
-    int n = 0;
-
-    for (int r = 0; r < t->comm->world.size; r++)
-        n += is_first(t, r);
-    return n;
-}
-
 /* Adds "2 x NVIDIA H100 80GB HBM3 of 85.0 GB" for each kind. */
 static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
 {
@@ -35,13 +16,13 @@ static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
         int n = 0, before = 0;
 
         for (int i = 0; i < ranks; i++) {
-            const bool same =
-                strcmp(t->gpus[i].info.name, t->gpus[r].info.name) == 0 && is_first(t, i);
+            const bool same = strcmp(t->gpus[i].info.name, t->gpus[r].info.name) == 0 &&
+                              dpt_is_first_on_gpu(t->comm, t->gpus, i);
 
             n += same;
             before += same && i < r;
         }
-        if (before > 0 || !is_first(t, r))
+        if (before > 0 || !dpt_is_first_on_gpu(t->comm, t->gpus, r))
             continue;
         dpt_str_printf(out, "%s", out->length > 0 ? ", " : "");
         if (n > 1)
@@ -57,12 +38,28 @@ static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
     int listed = 0;
 
     for (int r = 0; r < t->comm->world.size && listed <= LISTED; r++) {
-        if (!is_first(t, r))
+        if (!dpt_is_first_on_gpu(t->comm, t->gpus, r))
             continue;
         dpt_str_printf(out, "%s%s", listed == 0 ? "" : ", ",
                        listed == LISTED ? "..." : t->gpus[r].info.bus);
         listed++;
     }
+}
+
+static void log_sums(const struct dpt_trainer *t)
+{
+    const bool host = t->aware[0] == '\0';
+
+    if (t->comm->world.size == 1)
+        return;
+    if (host && t->transport[0] != '\0') {
+        dpt_log_info(t->log, "  sums     by %s", t->transport);
+        return;
+    }
+    dpt_log_info(t->log, "  sums     in GPU memory: %s",
+                 host ? "no (these steps are summed on the host)" : t->aware);
+    if (!host)
+        dpt_log_info(t->log, "           by NCCL: %s", t->transport);
 }
 
 /* Says which ranks have bound their threads beside their GPUs. */
@@ -88,7 +85,7 @@ static void log_cpus(const struct dpt_trainer *t)
 
 void dpt_gpus_log(const struct dpt_trainer *t)
 {
-    const int ranks = t->comm->world.size, devices = count_devices(t);
+    const int ranks = t->comm->world.size, devices = dpt_count_gpus(t->comm, t->gpus);
     struct dpt_str text = {0};
 
     list_kinds(t, &text);
@@ -108,9 +105,7 @@ void dpt_gpus_log(const struct dpt_trainer *t)
                          dpt_comm_host(t->comm, r), t->gpus[r].info.driver);
             break;
         }
-    if (ranks > 1)
-        dpt_log_info(t->log, "  sums     in GPU memory: %s",
-                     t->aware[0] != '\0' ? t->aware : "no (these steps are summed on the host)");
+    log_sums(t);
     dpt_str_clear(&text);
     if (t->backend->determinism != NULL)
         t->backend->determinism(t->model.program, &text);
@@ -131,9 +126,11 @@ void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m)
     if (t->gpus[0].cpus[0] != '\0')
         dpt_metrics_text(m, "gpu_cpus", t->gpus[0].cpus);
     dpt_metrics_int(m, "gpu_memory", t->gpus[0].info.memory);
-    dpt_metrics_int(m, "gpus", count_devices(t));
+    dpt_metrics_int(m, "gpus", dpt_count_gpus(t->comm, t->gpus));
     dpt_metrics_text(m, "gpu_library", t->gpus[0].info.driver);
     dpt_metrics_text(m, "precision", dpt_job_precision(t->job));
     if (t->aware[0] != '\0')
         dpt_metrics_text(m, "cuda_aware", t->aware);
+    if (t->transport[0] != '\0')
+        dpt_metrics_text(m, "transport", t->aware[0] != '\0' ? "MPI" : t->transport);
 }

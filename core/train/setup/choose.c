@@ -118,6 +118,24 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
         snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, err->text);
 }
 
+bool dpt_is_first_on_gpu(const struct dpt_comm *comm, const struct dpt_rank_gpu *all, int rank)
+{
+    for (int i = 0; i < rank; i++)
+        if (strcmp(all[i].info.bus, all[rank].info.bus) == 0 &&
+            strcmp(dpt_comm_host(comm, i), dpt_comm_host(comm, rank)) == 0)
+            return false;
+    return true;
+}
+
+int dpt_count_gpus(const struct dpt_comm *comm, const struct dpt_rank_gpu *all)
+{
+    int n = 0;
+
+    for (int r = 0; r < comm->world.size; r++)
+        n += dpt_is_first_on_gpu(comm, all, r);
+    return n;
+}
+
 static void write_cpus(const cpu_set_t *cpus, char *text, size_t size)
 {
     bool is[CPU_SETSIZE];

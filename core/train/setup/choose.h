@@ -12,7 +12,6 @@
 #include "core/backend/backend.h"
 #include "core/backend/devices.h"
 #include "core/base/log.h"
-#include "core/comm/cuda_aware.h"
 #include "core/train/job/job.h"
 
 /* Before MPI starts: selects this rank's GPU, if the kind of device allows one, there is one, and
@@ -30,6 +29,11 @@ struct dpt_rank_gpu {
     char why[400];               /* why it is not usable */
     char cpus[64];               /* of its NUMA node, to which the rank is bound; "": it is not */
 };
+
+/* Whether a rank is the first one of those on its GPU. all: as dpt_choose_backend gives it. */
+bool dpt_is_first_on_gpu(const struct dpt_comm *comm, const struct dpt_rank_gpu *all, int rank);
+/* How many GPUs the ranks have together: fewer than there are ranks if some share one. */
+int dpt_count_gpus(const struct dpt_comm *comm, const struct dpt_rank_gpu *all);
 
 /*
  * Collective over comm->world; all ranks choose the same backend. `auto` means the GPU if every

@@ -59,6 +59,19 @@ out:
     return status;
 }
 
+/* Errors: BAD_JOB: NCCL is to sum what no GPU has. */
+static enum dpt_status check_transport(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    if (t->job->comm.transport != DPT_TRANSPORT_NCCL || t->layout.on_device || !t->layout.trains ||
+        t->comm->world.size == 1)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "comm.transport: nccl: the gradients of this job are summed on the host; NCCL "
+                    "sums those of GPUs that update by themselves: device.kind: cuda, without "
+                    "comm.reduction: reproducible, stages, shards, log.hashes, log.trace and "
+                    "statistics: batch");
+}
+
 /* Finds how the work is divided, as far as this rank knows by itself, and who takes the steps. */
 static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct dpt_error *err)
 {
@@ -78,6 +91,7 @@ static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct d
                             t->comm->world.rank, cores, err));
     t->stage = &t->layout.stage[dpt_layout_place(&t->layout, t->comm->world.rank).stage];
     t->engine = t->layout.on_device ? &dpt_engine_device : &dpt_engine_host;
+    DPT_TRY(check_transport(t, err));
     dpt_mesh_plan(t);
     t->units.gathers = t->layout.by_messages; /* until they open */
     DPT_TRY(check_room(t, err));
@@ -248,6 +262,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, &t->gpus, err));
+    t->shares_gpu = t->gpus != NULL && dpt_count_gpus(comm, t->gpus) < comm->world.size;
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_splits_open(&t->data, job, parts, comm, log, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));

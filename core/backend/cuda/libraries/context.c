@@ -48,6 +48,7 @@ enum dpt_status dpt_cuda_context_open(struct dpt_cuda_context *ctx, int number,
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->compute, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->copy, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->samples, CU_STREAM_NON_BLOCKING, 0));
+    DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->sums, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDA_TRY(lib, cuStreamCreateWithPriority(&ctx->filters, CU_STREAM_NON_BLOCKING, 0));
     DPT_CUDNN_TRY(lib, cudnnCreate(&ctx->plans.handle));
     DPT_CUDNN_TRY(lib, cudnnSetStream(ctx->plans.handle, (cudaStream_t)ctx->compute));
@@ -87,7 +88,7 @@ static void release_held(struct dpt_cuda_context *ctx)
 static void close_handles(struct dpt_cuda_context *ctx)
 {
     struct dpt_cuda_library *lib = &ctx->lib;
-    const CUstream streams[] = {ctx->filters, ctx->samples, ctx->copy, ctx->compute};
+    const CUstream streams[] = {ctx->filters, ctx->sums, ctx->samples, ctx->copy, ctx->compute};
 
     if (ctx->matmuls != NULL)
         lib->cublasLtDestroy(ctx->matmuls);

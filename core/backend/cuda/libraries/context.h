@@ -2,10 +2,10 @@
  * context: a device made ready for this process.
  *
  * The libraries, the device's primary context (which a CUDA-aware MPI and this program share), the
- * kernels' module, the libraries' handles and three streams: one computes, one sends samples, and
- * one copies everything else. Each program
- * (program.h) opens a context. Threads: see library.h; a thread other than the one that opened the
- * context calls dpt_cuda_context_enter first.
+ * kernels' module, the libraries' handles and streams: one computes, one sends samples, one gets
+ * what the ranks have summed, and one copies everything else. Each program (program.h) opens a
+ * context. Threads: see library.h; a thread other than the one that opened the context calls
+ * dpt_cuda_context_enter first.
  */
 #ifndef DPT_BACKEND_CUDA_CONTEXT_H
 #define DPT_BACKEND_CUDA_CONTEXT_H
@@ -53,6 +53,7 @@ struct dpt_cuda_context {
     /* Samples have a stream of their own: otherwise 154 MB of them would come before the first
      * bucket of the gradient. */
     CUstream compute, copy, samples;
+    CUstream sums;                  /* what is summed over the ranks, there or back from the host */
     CUstream filters;               /* the second branch of backward (program_branches.c) */
     struct dpt_device_waits *waits; /* borrowed; NULL: no watchdog */
     struct dpt_cuda_held *held;     /* memory and events; freed by close */

@@ -21,7 +21,7 @@ enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
 
 /* pip's folders below site-packages: of cuDNN, of the toolkit since CUDA 13, of cuBLAS before. */
 static const char *const pip_folders[] = {"nvidia/cudnn/lib", "nvidia/cu13/lib",
-                                          "nvidia/cublas/lib", NULL};
+                                          "nvidia/cublas/lib", "nvidia/nccl/lib", NULL};
 
 /* The folders of packages below PREFIX/lib/pythonX.Y; Debian's own Python has dist-packages. */
 static const char *const package_folders[] = {"site-packages", "dist-packages", NULL};

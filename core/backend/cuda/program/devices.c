@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backend/cuda/libraries/nccl.h"
 #include "core/backend/cuda/program/program.h"
 #include "core/base/memory.h"
 
@@ -39,18 +40,22 @@ static enum dpt_status find_libraries(struct dpt_device_library *libraries, stru
     static const struct {
         const char *name;
         enum dpt_cuda_part part;
-    } rows[DPT_DEVICE_LIBRARIES] = {
+    } rows[] = {
         {"libcuda", DPT_CUDA_DRIVER}, {"cuDNN", DPT_CUDA_CUDNN}, {"cuBLASLt", DPT_CUDA_CUBLASLT}};
+    enum { PARTS = sizeof rows / sizeof *rows };
+    _Static_assert(PARTS + 1 == DPT_DEVICE_LIBRARIES, "and NCCL, which a job can do without");
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_library lib;
 
     DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
-    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++) {
+    for (int i = 0; i < PARTS; i++) {
         struct dpt_device_library *l = &libraries[i];
 
         snprintf(l->name, sizeof l->name, "%s", rows[i].name);
         snprintf(l->path, sizeof l->path, "%s", dpt_cuda_library_path(&lib, rows[i].part));
     }
+    snprintf(libraries[PARTS].name, sizeof libraries[PARTS].name, "NCCL");
+    dpt_cuda_link_path(libraries[PARTS].path, sizeof libraries[PARTS].path);
     dpt_cuda_library_close(&lib);
 out:
     return status;
@@ -217,5 +222,6 @@ const struct dpt_backend_devices dpt_cuda_devices = {
     .choose = choose,
     .info = device_info,
     .startup = dpt_cuda_startup_text,
+    .links = &dpt_cuda_links,
     .memory = {.open = open_buffer, .fetch = fetch, .give = give, .close = close_buffer},
 };

@@ -13,6 +13,7 @@ static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_e
 
     DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
     DPT_TRY(dpt_cuda_await_stream(ctx, ctx->copy, err));
+    DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
     DPT_TRY(dpt_cuda_await_stream(ctx, ctx->samples, err));
 out:
     return status;
@@ -32,6 +33,7 @@ static void steps_close(void *steps)
     wait_for_all(s, &ignored);
     dpt_cuda_steps_forget(s);
     dpt_free(s->buckets);
+    dpt_free(s->told);
     dpt_free(s->counts);
     dpt_free(s->groups);
     dpt_free(s->staging_buffers);
@@ -59,6 +61,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_sums_open(s, err));
     DPT_TRY(dpt_cuda_steps_warm(s, err));
     *steps = s;
 out:
@@ -381,6 +384,8 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .buckets = dpt_cuda_steps_buckets,
     .bucket = dpt_cuda_steps_bucket,
     .give = dpt_cuda_steps_give,
+    .sum = dpt_cuda_steps_sum,
+    .summed = dpt_cuda_steps_summed,
     .update = steps_update,
     .held = steps_held,
     .launch = steps_launch,

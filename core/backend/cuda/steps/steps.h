@@ -7,7 +7,7 @@
  * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
  * only stores its arguments there, and `update` makes the one launch. If ranks reduce the gradient
  * there are two graphs, and the first one records an event after each bucket, for which the stream
- * `copy` waits.
+ * `sums` waits, if the ranks' GPUs are linked, or else `copy`, which fetches it for the host.
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
  * device at once, on the stream `samples`, so that the next steps' samples are transferred while
@@ -108,6 +108,12 @@ struct dpt_cuda_steps {
     float *staging, *tail; /* pinned; tail: the floats that are summed after the gradient */
     CUevent given;         /* the buckets that were given back are in the device's gradient */
 
+    /* Only with a link. */
+    float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
+    float *flags;           /* pinned, likewise: what this rank's host writes into its tail */
+    CUevent *told;          /* [n_staging]: that tail is there */
+    int64_t sums, tellings; /* how many were enqueued, how many tails told */
+
     /* The step that is being computed. */
     bool deferred; /* it will be launched together with the update */
     int staging_buffer;
@@ -155,6 +161,13 @@ int dpt_cuda_steps_buckets(const void *steps);
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
                                       struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
+
+/* --- steps_sums.c ----------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n,
+                                   struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_summed(void *steps, float *tail, struct dpt_error *err);
 
 /* --- steps_memory.c --------------------------------------------------------------------------- */
 

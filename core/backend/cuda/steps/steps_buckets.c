@@ -107,7 +107,8 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
         return DPT_OK;
     DPT_TRY(DPT_ALLOCATE(s->buckets, (size_t)g->n_nodes + 1, "the gradient's parts", err));
     s->n_buckets = cut_arena(g, start_of(g), s->spec.bucket, s->buckets);
-    DPT_TRY(hold_staging(s, err));
+    if (s->spec.link == NULL)
+        DPT_TRY(hold_staging(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].ready, err));
         DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].copied, err));
@@ -148,7 +149,7 @@ enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_erro
     const float *gradient = s->p->gradient;
     enum dpt_status status = DPT_OK;
 
-    for (int i = 0; i < s->n_buckets; i++) {
+    for (int i = 0; i < s->n_buckets && s->spec.link == NULL; i++) {
         const struct dpt_cuda_bucket *b = &s->buckets[i];
 
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(copy, b->ready, 0));
@@ -167,7 +168,9 @@ out:
 
 int dpt_cuda_steps_buckets(const void *steps)
 {
-    return ((const struct dpt_cuda_steps *)steps)->n_buckets;
+    const struct dpt_cuda_steps *s = steps;
+
+    return s->spec.link == NULL ? s->n_buckets : 0;
 }
 
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
@@ -193,18 +196,19 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const struct dpt_cuda_bucket *b = &s->buckets[i];
-    const CUstream copy = s->p->ctx.copy;
+    /* On a stream of its own: the copies of the next buckets from the device wait for backward. */
+    const CUstream back = s->p->ctx.sums;
     float *gradient = s->p->gradient;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     if (b->staged != NULL)
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + b->first), b->staged,
-                                            bytes_of(b->last - b->first), copy));
+                                            bytes_of(b->last - b->first), back));
     if (b == last_bucket(s))
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + s->p->spec.graph->arena),
-                                            s->tail, bytes_of(DPT_TENSOR_ALIGN), copy));
-    DPT_CUDA_TRY(lib, cuEventRecord(s->given, copy));
+                                            s->tail, bytes_of(DPT_TENSOR_ALIGN), back));
+    DPT_CUDA_TRY(lib, cuEventRecord(s->given, back));
 out:
     return dpt_cuda_steps_prefix_error(status, "returning the summed gradient", err);
 }

@@ -1,5 +1,6 @@
 /*
- * fake: a device that runs on the CPU, under the names of libcuda, libcudnn and libcublasLt.
+ * fake: a device that runs on the CPU, under the names of libcuda, libcudnn, libcublasLt and
+ * libnccl.
  *
  * Whole jobs of kind cuda run with it if there is no GPU; it is not for speed but for finding
  * errors. Work is put off until something waits for it, and then done in an order that keeps to
@@ -34,6 +35,7 @@
  *   FAKEGPU_DROPS_NAN=1     a ReLU after a convolution makes zeros of NaNs although the graph asks
  *                           to keep them; after a product it always does
  *   FAKEGPU_KNOBS=0         knobs of cuDNN's engine 3, up to 40; 0: 2
+ *   FAKENCCL_*              fake_nccl.c
  *   FAKEGPU_LOG=FILE        one line per call is added there ("%p" in it: the process's number);
  *                           at the end the number of calls: "total cuMemAlloc 12"
  *   FAKEGPU_LEAKS=1         what was not freed is reported when the context or the program ends

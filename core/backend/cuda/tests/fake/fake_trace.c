@@ -43,7 +43,8 @@ static struct variable {
     {.name = "FAKEGPU_IDLE_MS"}, {.name = "FAKEGPU_PROTECT"},   {.name = "FAKEGPU_FAIL"},
     {.name = "FAKEGPU_LOG"},     {.name = "FAKEGPU_LEAKS"},     {.name = "FAKEGPU_QUIET"},
     {.name = "FAKEGPU_TAKES"},   {.name = "FAKEGPU_DROPS_NAN"}, {.name = "FAKEGPU_HANG"},
-    {.name = "FAKEGPU_KNOBS"},   {.name = "FAKEGPU_PEERS"},
+    {.name = "FAKEGPU_KNOBS"},   {.name = "FAKENCCL_HANG"},     {.name = "FAKENCCL_VERSION"},
+    {.name = "FAKENCCL_WRONG"},  {.name = "FAKEGPU_PEERS"},
 };
 
 enum { VARIABLES = sizeof variables / sizeof *variables };

@@ -1,0 +1,113 @@
+#include <string.h>
+
+#include "core/backend/cuda/libraries/nccl.h"
+#include "core/backend/cuda/steps/steps.h"
+
+/*
+ * The gradient is summed over linked GPUs between a step's two graphs, on a stream of its own: the
+ * sum of each bucket waits for the event that the first graph records after it, so it goes on
+ * beside the rest of backward, and the update waits for the last sum. The host only enqueues all
+ * that. A rank without micro-batches makes the same calls.
+ *
+ * The tail lies directly after the first bucket and is summed with it. What the ranks tell each
+ * other there comes to the host once that sum has ended, which the host learns some steps later.
+ */
+
+/* Bytes of one call at most: a longer one would keep the sums of what is ready behind it
+ * waiting. */
+enum { PIECE = 32 << 20 };
+
+enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const int64_t bytes = s->n_staging * (int64_t)(DPT_TENSOR_ALIGN * sizeof(float));
+    const struct dpt_cuda_piece pieces[] = {
+        {"what the ranks tell each other", bytes, (void **)&s->tails, true},
+        {"what this rank tells", bytes, (void **)&s->flags, true}};
+    enum dpt_status status = DPT_OK;
+
+    if (s->spec.link == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, pieces, sizeof pieces / sizeof *pieces, err));
+    DPT_TRY(DPT_ALLOCATE(s->told, (size_t)s->n_staging, "the steps", err));
+    for (int i = 0; i < s->n_staging; i++)
+        DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->told[i], err));
+out:
+    return status;
+}
+
+/* Enqueues the sum of a bucket, in pieces. */
+static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, const struct dpt_cuda_bucket *b,
+                                  struct dpt_error *err)
+{
+    const bool first = b == s->buckets; /* the tail is summed with it */
+    const size_t most = PIECE / sizeof(float);
+    size_t n = (size_t)(b->last - b->first) + (first ? DPT_TENSOR_ALIGN : 0);
+    float *at = s->p->gradient + b->first;
+    enum dpt_status status = DPT_OK;
+
+    /* The call may wait for other ranks where their GPUs are not connected yet. */
+    dpt_device_wait_begin(s->p->ctx.waits);
+    for (; n > 0; at += most, n -= n < most ? n : most)
+        DPT_TRY(dpt_cuda_link_sum(s->spec.link, at, n < most ? n : most, s->p->ctx.sums, err));
+out:
+    dpt_device_wait_end(s->p->ctx.waits);
+    return status;
+}
+
+/* Before the update may begin, since the next step writes its own tail. */
+static enum dpt_status fetch_tail(struct dpt_cuda_steps *s, size_t slot, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const float *tail = s->p->gradient + s->p->spec.graph->arena;
+    const size_t bytes = DPT_TENSOR_ALIGN * sizeof *tail;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(s->tails + slot * DPT_TENSOR_ALIGN, dpt_cuda_ptr(tail),
+                                        bytes, s->p->ctx.sums));
+    DPT_CUDA_TRY(lib, cuEventRecord(s->told[slot], s->p->ctx.sums));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n,
+                                   struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const size_t slot = (size_t)(s->sums % s->n_staging);
+    float *own_tail = s->p->gradient + s->p->spec.graph->arena,
+          *flags = s->flags + slot * DPT_TENSOR_ALIGN;
+    const CUstream sums = s->p->ctx.sums;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    memcpy(flags, tail, (size_t)n * sizeof *flags);
+    for (int i = 0; i < s->n_buckets; i++) {
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(sums, s->buckets[i].ready, 0));
+        if (i == 0)
+            DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(own_tail + at), flags,
+                                                (size_t)n * sizeof *flags, sums));
+        DPT_TRY(sum_bucket(s, &s->buckets[i], err));
+        if (i == 0)
+            DPT_TRY(fetch_tail(s, slot, err));
+    }
+    DPT_CUDA_TRY(lib, cuEventRecord(s->given, sums));
+    s->sums++;
+out:
+    return dpt_cuda_steps_prefix_error(status, "summing the gradient", err);
+}
+
+enum dpt_status dpt_cuda_steps_summed(void *steps, float *tail, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const size_t slot = (size_t)(s->tellings % s->n_staging);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(dpt_cuda_await_event(&s->p->ctx, s->told[slot], err));
+    DPT_TRY(dpt_cuda_link_check(s->spec.link, err));
+    memcpy(tail, s->tails + slot * DPT_TENSOR_ALIGN, DPT_TENSOR_ALIGN * sizeof *tail);
+    s->tellings++;
+out:
+    return dpt_cuda_steps_prefix_error(status, "summing the gradient", err);
+}

@@ -1,0 +1,310 @@
+#include <math.h>
+#include <string.h>
+
+#include "core/backend/devices.h"
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/train/engines/device.h"
+
+/* --- by what is summed ------------------------------------------------------------------------ */
+
+/* About how many floats a bucket has at most: it closes after the tensors of a node. */
+static int64_t largest_bucket(const struct dpt_graph *g)
+{
+    int64_t largest = 0;
+
+    for (int32_t i = 0; i < g->n_tensors; i++)
+        largest = g->tensors[i].count > largest ? g->tensors[i].count : largest;
+    largest += DPT_BUCKET / (int64_t)sizeof(float);
+    return largest < g->floats ? largest : g->floats;
+}
+
+enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_backend_devices *devices = t->backend->devices;
+
+    DPT_TRY(dpt_comm_transport(t->comm, (enum dpt_transport)t->job->comm.transport, devices->links,
+                               &devices->memory, t->gpu, t->shares_gpu, &d->link, t->transport,
+                               err));
+    if (d->link == NULL)
+        DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
+                                     &devices->memory, t->gpu, largest_bucket(&t->model.graph),
+                                     &d->on_device, t->aware, err));
+out:
+    return status;
+}
+
+void dpt_device_sums_close(struct dpt_trainer *t)
+{
+    struct dpt_engine_state *d = t->engine_state;
+
+    if (d != NULL && d->link != NULL)
+        t->backend->devices->links->close(d->link);
+}
+
+enum dpt_status dpt_device_sums_attach(struct dpt_trainer *t, struct dpt_error *err)
+{
+    struct dpt_engine_state *d = t->engine_state;
+
+    d->buckets = d->type->buckets(d->steps);
+    return DPT_ALLOCATE(d->bucket, (size_t)d->buckets, "the device's steps", err);
+}
+
+void dpt_device_sums_detach(struct dpt_trainer *t)
+{
+    struct dpt_engine_state *d = t->engine_state;
+
+    dpt_free(d->bucket);
+    dpt_unreserve(d->spare, d->spare_bytes);
+}
+
+/* --- by MPI ----------------------------------------------------------------------------------- */
+
+/* A rank whose device failed takes part with whatever there is, in memory of the same kind as the
+ * others': all ranks are told of the failure with the tail, and none of them uses the sum. Copies
+ * from the device may still be under way, so nothing is told in memory that they write. */
+static struct dpt_device_bucket spare_bucket(const struct dpt_engine_state *d, int i)
+{
+    struct dpt_device_bucket bucket = d->bucket[i];
+
+    if (bucket.tail != NULL)
+        bucket.tail = d->on_device ? d->spare : d->spare + (bucket.tail - bucket.at);
+    if (!d->on_device)
+        bucket.at = d->spare;
+    return bucket;
+}
+
+static enum dpt_status device_bucket(struct dpt_trainer *t, int i, struct dpt_error *err)
+{
+    struct dpt_engine_state *d = t->engine_state;
+    struct dpt_device_bucket *bucket = &d->bucket[i];
+
+    return d->type->bucket(d->steps, i, &bucket->at, &bucket->n, &bucket->tail, err);
+}
+
+/* Finds where the buckets are, by a step without samples, and makes room for a rank that fails, so
+ * that both are there before one does. */
+enum dpt_status dpt_device_sums_measure(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    size_t most = DPT_TENSOR_ALIGN;
+
+    if (d->buckets == 0 || d->spare != NULL)
+        return DPT_OK;
+    DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
+    for (int i = 0; i < d->buckets; i++) {
+        DPT_TRY(device_bucket(t, i, err));
+        most = d->bucket[i].n > most ? d->bucket[i].n : most;
+    }
+    d->spare_bytes = most * sizeof(float);
+    d->spare = dpt_reserve(d->spare_bytes); /* address space, until it is used */
+    if (d->spare == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the gradient", (double)d->spare_bytes));
+out:
+    return status;
+}
+
+/* Sums bucket by bucket by MPI. */
+static enum dpt_status sum_by_mpi(struct dpt_trainer *t, float flags[DPT_FLAGS],
+                                  enum dpt_status *mine, int64_t *counted, double *summing,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_group *world = &t->comm->world;
+    bool works = *mine == DPT_OK;
+
+    for (int i = 0; i < d->buckets; i++) {
+        struct dpt_device_bucket bucket;
+        double start;
+
+        if (works && device_bucket(t, i, err) != DPT_OK) {
+            works = false;
+            *mine = err->status;
+        }
+        bucket = works ? d->bucket[i] : spare_bucket(d, i);
+        flags[DPT_FLAG_FAILED] = works ? 0.0F : 1.0F;
+        if (bucket.tail != NULL)
+            memcpy(bucket.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
+        start = dpt_now();
+        DPT_TRY(dpt_group_sum_floats(world, bucket.at, bucket.at, bucket.n, err));
+        if (bucket.tail != NULL && d->on_device)
+            DPT_TRY(dpt_group_sum_floats(world, bucket.tail, bucket.tail, DPT_TENSOR_ALIGN, err));
+        *summing += dpt_now() - start;
+        if (bucket.tail != NULL) {
+            memcpy(t->reduction.reduced_flags, bucket.tail + DPT_TAIL_FLAGS,
+                   sizeof t->reduction.reduced_flags);
+            *counted = (int64_t)bucket.tail[DPT_TAIL_SAMPLES];
+        }
+        if (works && d->type->give(d->steps, i, err) != DPT_OK) {
+            works = false;
+            *mine = err->status;
+        }
+    }
+out:
+    return status;
+}
+
+/* --- over links ------------------------------------------------------------------------------- */
+
+/* How far two sums of the same floats may lie apart, in parts of the sum of their amounts: any
+ * order of adding keeps below it. */
+static double tolerance(int ranks)
+{
+    return 2.0 * ranks * 0x1p-24;
+}
+
+/* The first step's gradient, summed by MPI, too: all that has to do with links is new to a machine
+ * only once. */
+struct second_opinion {
+    float *own, *amounts; /* [n]; summed over the ranks */
+    size_t n;
+};
+
+static void drop_opinion(struct second_opinion *o)
+{
+    dpt_free(o->own);
+    dpt_free(o->amounts);
+}
+
+static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t words = (size_t)t->model.graph.arena + DPT_TAIL_WORDS;
+
+    o->n = (size_t)t->model.graph.floats;
+    status = DPT_ALLOCATE(o->own, words, "the first step's check", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err);
+    if (status == DPT_OK)
+        status = d->type->get(d->steps, NULL, NULL, o->own, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    for (size_t i = 0; i < o->n; i++)
+        o->amounts[i] = fabsf(o->own[i]);
+    DPT_TRY(dpt_group_sum_floats(world, o->own, o->own, o->n, err));
+    DPT_TRY(dpt_group_sum_floats(world, o->amounts, o->amounts, o->n, err));
+out:
+    return status;
+}
+
+/* Compares with MPI's sum what the links have summed. What is not finite is left to those who
+ * search for it. */
+static enum dpt_status compare(struct dpt_trainer *t, const struct second_opinion *o,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_graph *g = &t->model.graph;
+    const double part = tolerance(t->comm->world.size);
+    float *sum = NULL;
+    size_t i = 0;
+
+    status = DPT_ALLOCATE(sum, (size_t)g->arena + DPT_TAIL_WORDS, "the first step's check", err);
+    DPT_TRY(status);
+    DPT_TRY(d->type->get(d->steps, NULL, NULL, sum, err));
+    while (i < o->n && !(fabs((double)sum[i] - o->own[i]) > part * o->amounts[i]))
+        i++;
+    if (i < o->n)
+        DPT_TRY(dpt_fail(err, DPT_RANK,
+                         "the first step's gradient, element %zu: %s sums %g, and MPI %g: do not "
+                         "trust these links; comm.transport: mpi does without them",
+                         i, t->transport, sum[i], o->own[i]));
+out:
+    dpt_free(sum);
+    return status;
+}
+
+/* A sum failed on this rank alone. The other ranks' devices wait for it, and so would this one's
+ * until whoever closes the steps. */
+static enum dpt_status give_up(const struct dpt_trainer *t, enum dpt_status status,
+                               struct dpt_error *err)
+{
+    t->backend->devices->links->abort(t->engine_state->link);
+    return dpt_group_give_up(&t->comm->world, dpt_step_fail(t, status, err), err);
+}
+
+/* Reads the tail of the oldest sum that was not read. */
+static enum dpt_status hear(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    float tail[DPT_TAIL_WORDS];
+
+    status = d->type->summed(d->steps, tail, err);
+    if (status != DPT_OK)
+        return give_up(t, status, err);
+    memcpy(t->reduction.reduced_flags, tail + DPT_TAIL_FLAGS, sizeof t->reduction.reduced_flags);
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
+        DPT_TRY(dpt_step_check_count(t, (int64_t)tail[DPT_TAIL_SAMPLES],
+                                     d->count[d->heard % DPT_STAGING_BUFFERS], err));
+    d->heard++;
+out:
+    return status;
+}
+
+/*
+ * The host learns what the ranks tell each other when it has given as many steps as there are
+ * staging buffers: then it would have to wait for the first of them anyway. So all ranks learn it
+ * at the same step. A rank that fails takes part until then.
+ */
+static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS],
+                                   enum dpt_status *mine, int32_t total, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    struct second_opinion opinion = {0};
+    const bool asks = t->job->comm.check_transport && !d->stepped && d->asked == 0;
+    const int slot = (int)(d->asked % DPT_STAGING_BUFFERS);
+    bool saves = false;
+
+    if (*mine != DPT_OK && d->failure.status == DPT_OK)
+        d->failure = *err;
+    for (int64_t i = d->heard; i < d->asked; i++)
+        saves = saves || d->saves[i % DPT_STAGING_BUFFERS];
+    flags[DPT_FLAG_SAVE] = saves ? 0 : flags[DPT_FLAG_SAVE]; /* once is enough */
+    d->saves[slot] = flags[DPT_FLAG_SAVE] > 0;
+    d->count[slot] = total;
+    if (asks)
+        DPT_TRY(ask_mpi(t, &opinion, err));
+    status = d->type->sum(d->steps, flags, DPT_TAIL_FLAGS, DPT_FLAGS, err);
+    if (status != DPT_OK)
+        DPT_TRY(give_up(t, status, err));
+    d->asked++;
+    if (asks)
+        DPT_TRY(dpt_group_agree(&t->comm->world, compare(t, &opinion, err), err));
+    memset(t->reduction.reduced_flags, 0, sizeof t->reduction.reduced_flags);
+    if (d->asked - d->heard == DPT_STAGING_BUFFERS)
+        DPT_TRY(hear(t, err));
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0 && d->failure.status != DPT_OK)
+        *err = d->failure;
+    *mine = d->failure.status;
+out:
+    drop_opinion(&opinion);
+    return status;
+}
+
+enum dpt_status dpt_device_sum(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
+                               int32_t total, double *summing, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    const double start = dpt_now();
+    int64_t counted = total;
+
+    if (d->link != NULL) {
+        DPT_TRY(sum_by_link(t, flags, mine, total, err));
+        *summing += dpt_now() - start;
+        return DPT_OK;
+    }
+    DPT_TRY(sum_by_mpi(t, flags, mine, &counted, summing, err));
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
+        DPT_TRY(dpt_step_check_count(t, counted, total, err));
+out:
+    return status;
+}

@@ -1,0 +1,151 @@
+"""Jobs whose ranks' devices are linked by NCCL: the stand-in of core/backend/cuda/tests/fake/fake_nccl.c, which sums in an order of its own."""
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+sys.path[:0] = ["scripts/lib", "core/train/engines/tests"]
+import dpt  # noqa: E402
+import test_device  # noqa: E402
+from test_device import CNN, DENSE, MLP, RESIDUAL, pytestmark  # noqa: E402,F401
+
+# What holds where MPI sums holds over links: these use the machine below.
+from test_device import (test_a_failing_rank_takes_all_along, test_a_scale_that_is_too_large, test_idle_ranks,  # noqa: E402,F401
+                         test_means_are_of_all_samples, test_signals_save, test_waits_where_it_has_to, test_what_is_not_a_number_is_named,
+                         test_what_is_not_a_number_is_skipped)
+
+
+class Machine(test_device.Machine):
+    def __init__(self, path):
+        super().__init__(path)
+        self.environment.update(FAKEGPU_DEVICES="8", CUDA_VISIBLE_DEVICES="0,1,2,3,4,5,6,7", FAKENCCL_VERSION="22803")
+
+
+@pytest.fixture(name="machine")
+def fixture_machine(tmp_path):
+    return Machine(tmp_path)
+
+
+def header(result, word):
+    return re.search(rf"^  {word} +(.*(?:\n {{11}}.*)*)", result.err, re.M).group(1)
+
+
+@pytest.mark.parametrize("sections, ranks, tolerance", [(MLP, 5, 1e-5), (CNN, 3, 1e-3), (RESIDUAL, 2, 1e-3)], ids=["mlp", "cnn", "residual"])
+def test_steps_are_those_of_one_rank(machine, sections, ranks, tolerance):
+    """With micro-batches that the ranks do not divide, and a last step of an epoch that some ranks have nothing of."""
+    job = machine.job(sections, batch="{global: 48, micro: 8}")
+    machine.train("one", job)
+    result = machine.train("linked", job, ranks=ranks)
+    assert header(result, "sums") == "by NCCL 2.28.3"
+    assert dpt.events(machine.path / "linked", "run")[0]["transport"] == "NCCL 2.28.3"
+    machine.assert_same_run("linked", "one", 10 * tolerance)
+
+
+def test_transports_follow_each_other(machine):
+    """A run goes on from a checkpoint whatever summed before."""
+    job = machine.job(DENSE)
+    machine.train("whole", job, ranks=2)
+    for name, ways in (("to", ("nccl", "mpi")), ("from", ("mpi", "nccl"))):
+        for way, steps in zip(ways, (4, 8)):
+            result = machine.train(name, job, ranks=2, sets=[f"train.steps={steps}", f"comm.transport={way}"])
+            assert ("NCCL 2.28.3" in header(result, "sums")) == (way == "nccl"), result
+        machine.assert_same_run(name, "whole")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_host_waits_for_no_step(machine, ranks):
+    """It waits for staging buffers, of which the last use is some steps ago, and for what the ranks told each other then."""
+    calls = {}
+    for steps in (20, 40):
+        log = machine.path / f"log{steps}"
+        machine.train(f"run{steps}", machine.job(DENSE, log="{every: 1000 steps}", eval="{every: never}", checkpoint="{every: never}"),
+                      ranks=ranks, sets=[f"train.steps={steps}"], FAKEGPU_LOG=f"{log}%p")
+        logs = [path.read_text() for path in machine.path.glob(f"log{steps}*")]
+        assert len(logs) == ranks
+        for name in ("cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoHAsync", "ncclAllReduce"):
+            calls[name, steps] = max([int(n) for text in logs for n in re.findall(rf"^total {name} (\d+)", text, re.M)], default=0)
+    each = {name: (calls[name, 40] - calls[name, 20]) / 20 for name in {key[0] for key in calls}}
+    assert each["cuStreamSynchronize"] <= 0.5 and each["cuCtxSynchronize"] == 0, each
+    assert each["cuEventSynchronize"] < (5 if ranks > 1 else 4), each
+    assert (each["ncclAllReduce"] >= 1) == (ranks > 1) and each["cuMemcpyDtoHAsync"] <= (1 if ranks > 1 else 0) + 0.5, each
+
+
+def test_why_mpi_sums(machine):
+    job = machine.job(DENSE, train="{steps: 2}")
+    alone = {"CUDA_VISIBLE_DEVICES": "0"}
+    for i, (why, sets, environment) in enumerate((("no (ranks share a GPU)", [], alone),
+                                                  ("no (comm.transport: mpi)", ["comm.transport=mpi"], {}),
+                                                  ("2.14 or later is needed", [], {"FAKENCCL_VERSION": "20000"}),
+                                                  ("ncclCommInitRank: remote process exited", [], {"FAKEGPU_FAIL": "ncclCommInitRank:1"}),
+                                                  ("a trial sum came out wrong", [], {"FAKENCCL_WRONG": "1"}))):
+        result = machine.train(f"run{i}", job, ranks=2, sets=sets, **environment)
+        assert re.search(r"by NCCL: no \(.*", header(result, "sums")) and why in header(result, "sums"), result
+        if not sets:
+            result = machine.run(f"insists{i}", job, ranks=2, sets=["comm.transport=nccl"], **environment)
+            assert result.code == 78 and "comm.transport: nccl: " in result.err and "`auto` takes MPI" in result.err, result
+    result = machine.run("insists", job, ranks=2, sets=["comm.transport=nccl", "comm.reduction=reproducible"])
+    assert result.code == 78 and "comm.transport: nccl" in result.err and "reproducible" in result.err, result
+
+
+def test_the_first_step_is_summed_by_mpi_too(machine):
+    job = machine.job(DENSE)
+    result = machine.run("wrong", job, ranks=2, FAKENCCL_WRONG="2")
+    assert result.code == 71 and re.search(r"the first step's gradient, element \d+: NCCL 2.28.3 sums .*, and MPI", result.err), result
+    machine.train("unchecked", job, ranks=2, sets=["comm.check_transport=false"], FAKENCCL_WRONG="2")
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch:2+", "cuGraphLaunch:9+", "cuStreamWaitEvent:12+", "ncclAllReduce:2", "ncclAllReduce:7",
+                                  "ncclCommGetAsyncError:4", "cuMemcpyHtoDAsync:20+"])
+def test_a_failing_device_takes_all_along(machine, call):
+    """On one of three ranks: the others, whose devices wait for it, do not wait until the watchdog comes."""
+    machine.train("first", machine.job(CNN), ranks=3)
+    shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=" + call + "; exec \"$@\""
+    command = ["mpirun", "-np", "3", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output", str(machine.path / "out"),
+               "--set", "device.kind=cuda", "--set", "comm.timeout=1000s"]
+    done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=30,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    err = done.stderr.decode()
+    assert done.returncode == 71 and len(re.findall(r"^rank 1 \(", err, re.M)) == 1 and "GPU, " in err, err
+
+
+def test_a_dead_rank_is_named(machine):
+    result = machine.run("killed", machine.job(CNN), ranks=3, sets=["comm.timeout=1000s"], DPTRAIN_FAULT="kill:rank=1:step=4")
+    assert result.code != 0 and re.search(r"rank 1 \(.*(was killed|died|SIGKILL)", result.err), result
+
+
+@pytest.mark.parametrize("fault, said", [("hang:rank=1:step=4", r"rank 1 \(.* step 4"), ("stop:rank=1:step=4", r"rank 1 \(.*stopped")])
+def test_a_rank_that_stays_away_is_named(machine, fault, said):
+    """The others wait for their devices, which wait for it: it is the one that is blamed."""
+    result = machine.run("late", machine.job(CNN), ranks=3, sets=["comm.timeout=3s"], DPTRAIN_FAULT=fault)
+    assert result.code == 71 and re.search(said, result.err), result
+
+
+def test_a_sum_that_does_not_end(machine):
+    result = machine.run("hangs", machine.job(CNN), ranks=2, sets=["comm.timeout=3s"], FAKENCCL_HANG="6")
+    assert result.code == 71 and "has not ended what it was given" in result.err, result
+
+
+def test_few_and_large_pieces(machine):
+    """A layer of 9 million weights is summed in two pieces, with nothing left out."""
+    job = machine.job(DENSE, data="{train: synthetic, synthetic: {samples: 48, shape: [3000]}}", checkpoint="{every: never}",
+                      model="{type: mlp, hidden: [3000], outputs: 10}", train="{steps: 2}", loss="cross_entropy", log="{every: 1 steps}")
+    machine.train("one", job)
+    log = machine.path / "log"
+    machine.train("linked", job, ranks=2, FAKEGPU_LOG=f"{log}%p")
+    np.testing.assert_allclose(machine.losses("linked"), machine.losses("one"), rtol=1e-5)
+    for path in machine.path.glob("log*"):
+        sums = [int(n) for n in re.findall(r"^ncclAllReduce (\d+)", path.read_text(), re.M)]
+        assert max(sums) <= 8 << 20 and 8 << 20 in sums, sums
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2", "3"])
+def test_whatever_order_the_streams_take(machine, seed):
+    """What the ranks told each other is read before the next step writes its own there: each step's samples are counted."""
+    job = machine.job(DENSE, batch="{global: 48, micro: 8}", train="{steps: 24}", log="{every: 12 steps}", eval="{every: never}",
+                      checkpoint="{every: 24 steps}")
+    machine.train("one", job)
+    machine.train("late", job, ranks=4, FAKEGPU_EAGER="0", FAKEGPU_SEED=seed, FAKEGPU_IDLE_MS="3")
+    machine.assert_same_run("late", "one", 1e-4)
