@@ -155,6 +155,13 @@ static void device(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_real(j, "memory_bytes", p->gpu.memory);
     dpt_json_real(j, "bytes_per_s", p->gpu.bandwidth);
     dpt_json_real(j, "flop_per_s", p->gpu.flops[p->job->device.precision]);
+    dpt_json_real(j, "nvlink_bytes_per_s", p->gpu.nvlink > 0 ? p->gpu.nvlink : NAN);
+    dpt_json_real(j, "pcie_bytes_per_s", p->gpu.pcie);
+    dpt_json_text(j, "sums", p->by_host == NULL ? "nccl" : "host");
+    if (p->by_host == NULL)
+        dpt_json_null(j, "sums_why");
+    else
+        dpt_json_text(j, "sums_why", p->by_host);
     dpt_json_object(j, "parts");
     for (int i = 0; i < DPT_PLAN_DEVICE; i++)
         dpt_json_real(j, p->device[i].key, p->device[i].bytes);
@@ -165,7 +172,9 @@ static void device(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-static void step(const char *key, const struct dpt_plan_step *s, int64_t global, struct dpt_json *j)
+/* limit: what most of the efficiency is lost to, or NULL; "": not asked. */
+static void step(const char *key, const struct dpt_plan_step *s, int64_t global, const char *limit,
+                 struct dpt_json *j)
 {
     if (s->total <= 0) {
         dpt_json_null(j, key);
@@ -183,6 +192,10 @@ static void step(const char *key, const struct dpt_plan_step *s, int64_t global,
     dpt_json_real(j, "local_sum_s", s->local);
     dpt_json_real(j, "network_sum_s", s->network);
     dpt_json_real(j, "update_s", s->update);
+    if (limit == NULL)
+        dpt_json_null(j, "limit");
+    else if (limit[0] != '\0')
+        dpt_json_text(j, "limit", limit);
     dpt_json_end(j);
 }
 
@@ -199,7 +212,7 @@ static void time(const struct dpt_plan *p, const struct dpt_plan_scale *scales, 
     dpt_json_real(j, "overhead_s", f->overhead);
     dpt_json_real(j, "bytes_per_s", f->bandwidth);
     dpt_json_end(j);
-    step("step", &p->step, p->data.train.sampler.global, j);
+    step("step", &p->step, p->data.train.sampler.global, "", j);
     dpt_json_real(j, "training_s", p->step.total * (double)p->steps);
     dpt_json_array(j, "scaling");
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
@@ -207,8 +220,8 @@ static void time(const struct dpt_plan *p, const struct dpt_plan_scale *scales, 
 
         dpt_json_object(j, NULL);
         dpt_json_int(j, "ranks", s->ranks);
-        step("strong", &s->strong, p->data.train.sampler.global, j);
-        step("weak", &s->weak, s->weak_global, j);
+        step("strong", &s->strong, p->data.train.sampler.global, s->strong_limit, j);
+        step("weak", &s->weak, s->weak_global, s->weak_limit, j);
         dpt_json_end(j);
     }
     dpt_json_end(j);

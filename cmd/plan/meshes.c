@@ -103,6 +103,7 @@ static enum dpt_status try_mesh(struct dpt_cli *cli, struct dpt_plan_meshes *all
     memcpy(c->axes, plan.axes, sizeof c->axes);
     c->bubble = plan.bubble;
     c->seconds = plan.step.total;
+    c->by_host = plan.by_host;
     c->fits = all->limit <= 0 || c->share.all <= all->limit;
     all->global = job.batch.global;
     all->node_ranks = plan.spec.node_ranks;
@@ -293,6 +294,8 @@ void dpt_plan_meshes_json(const struct dpt_plan_meshes *all, struct dpt_json *j)
         for (int k = 0; k < DPT_PLAN_AXES; k++)
             dpt_json_real(j, c->axes[k].name, c->axes[k].bytes);
         dpt_json_end(j);
+        if (all->gpu[0] != '\0')
+            dpt_json_text(j, "sums", c->by_host == NULL ? "nccl" : "host");
         dpt_json_real(j, "bubble", c->bubble);
         dpt_json_real(j, "seconds", c->seconds > 0 ? c->seconds : NAN);
         dpt_json_real(j, "samples_per_s", c->seconds > 0 ? (double)all->global / c->seconds : NAN);

@@ -147,6 +147,19 @@ static void print_reasons(const struct dpt_plan_meshes *all, size_t from, struct
     }
 }
 
+/* Prints what sums the gradients of GPUs. */
+static void print_sums(const struct dpt_plan_meshes *all, struct dpt_str *out)
+{
+    bool nccl = false;
+
+    for (size_t i = 0; i < all->n; i++)
+        nccl |= all->list[i].why[0] == '\0' && all->list[i].by_host == NULL;
+    if (nccl)
+        dpt_str_printf(out, "sums by NCCL; of stages and shards through the hosts' memory\n");
+    else
+        dpt_str_printf(out, "sums through the hosts' memory: %s\n", all->list[0].by_host);
+}
+
 static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
 {
     char digits[40];
@@ -158,7 +171,10 @@ static void print_head(const struct dpt_plan_meshes *all, struct dpt_str *out)
                    all->gpu[0] != '\0' ? "\n" : "", all->gpu);
     if (all->limit > 0)
         dpt_str_printf(out, "; %.4g GB a rank", all->limit / 1e9);
-    dpt_str_printf(out, "\n%smesh: data", all->assumed);
+    dpt_str_printf(out, "\n%s", all->assumed);
+    if (all->gpu[0] != '\0' && all->spec.ranks > 1)
+        print_sums(all, out);
+    dpt_str_printf(out, "mesh: data");
     for (int i = 0; i < DPT_PLAN_DIVISIONS; i++)
         if (dpt_plan_has_division(i))
             dpt_str_printf(out, " x %s", dpt_plan_divisions[i]);

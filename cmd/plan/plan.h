@@ -25,6 +25,9 @@ struct dpt_plan_scale {
     int ranks;
     int64_t weak_global;
     struct dpt_plan_step strong, weak;
+    /* What most of the efficiency is lost to: a link (enum dpt_plan_link) where that is the sum;
+     * NULL: little is lost. */
+    const char *strong_limit, *weak_limit;
 };
 
 /* Errors: RANK. */
@@ -74,6 +77,7 @@ struct dpt_plan_candidate {
     struct dpt_plan_share share;
     struct dpt_plan_axis axes[DPT_PLAN_AXES];
     double bubble, seconds; /* seconds 0: not known */
+    const char *by_host;    /* as struct dpt_plan has it */
     bool fits;
 };
 

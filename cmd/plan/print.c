@@ -39,6 +39,33 @@ static enum dpt_status predict(const struct dpt_plan *plan, int ranks, int64_t g
     return status;
 }
 
+/* What of a step, or NULL, grows most over what it would be if each part took `ideal` times what it
+ * takes in `first`. */
+static const char *find_limit(const struct dpt_plan_step *first, const struct dpt_plan_step *step,
+                              double ideal)
+{
+    const double little = 0.05; /* of the step */
+    const struct {
+        const char *name;
+        double lost;
+    } parts[] = {
+        {DPT_CHOICES(DPT_PLAN_LINK_LIST)[step->link],
+         step->local + step->network - ideal * (first->local + first->network)},
+        {"update", step->update - ideal * first->update},
+        {"compute", step->compute - ideal * first->compute},
+        {"stages", step->wait + step->between - ideal * (first->wait + first->between)},
+        {"samples", step->data - ideal * first->data},
+    };
+    size_t most = 0;
+
+    if (first->total <= 0 || step->total - ideal * first->total < little * step->total)
+        return NULL;
+    for (size_t i = 1; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].lost > parts[most].lost)
+            most = i;
+    return parts[most].name;
+}
+
 enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
                                 struct dpt_plan_scale scales[DPT_PLAN_SCALES],
                                 struct dpt_error *err)
@@ -54,6 +81,8 @@ enum dpt_status dpt_plan_scales(const struct dpt_plan *plan,
         s->weak_global = each * s->ranks;
         DPT_TRY(predict(plan, s->ranks, global, &s->strong, err));
         DPT_TRY(predict(plan, s->ranks, s->weak_global, &s->weak, err));
+        s->strong_limit = find_limit(&scales[0].strong, &s->strong, 1.0 / (1 << i));
+        s->weak_limit = find_limit(&scales[0].weak, &s->weak, 1);
     }
 out:
     return status;
@@ -358,17 +387,31 @@ static void print_stages(const struct dpt_plan *p, struct dpt_str *out)
 }
 
 static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,
-                             struct dpt_str *out)
+                             const char *limit, struct dpt_str *out)
 {
     char time[DIGITS], rate[DIGITS];
 
     if (step->total <= 0) {
-        dpt_str_printf(out, " %32s", "too few micro-batches");
+        dpt_str_printf(out, " %-36s", "       too few micro-batches");
         return;
     }
-    dpt_str_printf(out, " %11s %11s %6.0f %%", time_text(step->total, time),
+    dpt_str_printf(out, " %9s %10s %4.0f %%  %-7s", time_text(step->total, time),
                    dpt_group_digits(rate, llround((double)global / step->total)),
-                   100 * (double)global / step->total / per_rank);
+                   100 * (double)global / step->total / per_rank, limit != NULL ? limit : "");
+}
+
+/* Prints what sums of GPUs' gradients go through. */
+static void print_links(const struct dpt_plan *p, struct dpt_str *out)
+{
+    char rate[DIGITS];
+
+    if (p->by_host != NULL)
+        dpt_str_printf(out, "; sums through the hosts' memory:\n%s", p->by_host);
+    else if (p->gpu.nvlink > 0)
+        dpt_str_printf(out, "; sums by NCCL, NVLink %s/s each way",
+                       bytes_text(p->gpu.nvlink, rate));
+    else
+        dpt_str_printf(out, "; sums by NCCL, PCIe %s/s each way", bytes_text(p->gpu.pcie, rate));
 }
 
 static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *scales,
@@ -381,17 +424,21 @@ static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *
     weak = scales[0].weak.total > 0 ? (double)scales[0].weak_global / scales[0].weak.total : 1;
     strong /= scales[0].ranks;
     weak /= scales[0].ranks;
-    dpt_str_printf(out, "\nwith %d rank%s a node:", p->spec.node_ranks,
-                   p->spec.node_ranks == 1 ? "" : "s");
-    dpt_str_printf(out, "\n%6s %32s %32s\n", "", "strong: the batch stays", "weak: it grows");
-    dpt_str_printf(out, "%6s %11s %11s %8s %11s %11s %8s\n", "ranks", "a step", "samples/s", "eff.",
-                   "a step", "samples/s", "eff.");
+    dpt_str_printf(out, "\nwith %d rank%s a node, %.4g Gbit/s between nodes", p->spec.node_ranks,
+                   p->spec.node_ranks == 1 ? "" : "s", p->spec.fabric.bandwidth * 8 / 1e9);
+    if (p->gpu.name[0] != '\0')
+        print_links(p, out);
+    dpt_str_printf(out, "\n%5s %-36s %s\n", "", " strong: the batch stays", " weak: it grows");
+    dpt_str_printf(out, "%5s %9s %10s %6s  %-7s %9s %10s %6s  %s\n", "ranks", "a step", "samples/s",
+                   "eff.", "limit", "a step", "samples/s", "eff.", "limit");
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         const struct dpt_plan_scale *s = &scales[i];
 
-        dpt_str_printf(out, "%6d", s->ranks);
-        print_scale_cell(&s->strong, global, strong * s->ranks, out);
-        print_scale_cell(&s->weak, s->weak_global, weak * s->ranks, out);
+        dpt_str_printf(out, "%5d", s->ranks);
+        print_scale_cell(&s->strong, global, strong * s->ranks, s->strong_limit, out);
+        print_scale_cell(&s->weak, s->weak_global, weak * s->ranks, s->weak_limit, out);
+        while (out->length > 0 && out->text[out->length - 1] == ' ')
+            out->text[--out->length] = '\0';
         dpt_str_printf(out, "\n");
     }
 }

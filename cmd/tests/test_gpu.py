@@ -150,6 +150,7 @@ COSTS = """
 data: {train: synthetic, synthetic: {samples: 64, shape: [784]}}
 model: {type: mlp, hidden: [1024, 1024], outputs: 10}
 batch: {global: 16}
+comm: {transport: mpi}
 train: {steps: 20000, max_time: 1 s}
 """
 
@@ -176,6 +177,9 @@ def test_ranks_auto_takes_as_many_gpus_as_pay(place):
     assert contexts == 2, "the plan's own process has ended with its context; the one that trains has another"
     told = r"^1 GPU would be faster than 3: a step takes about \S+ ms on one, and exchanging its sum \S+ ms \(--ranks auto chooses\)$"
     assert re.search(told, train(place, ranks=3, code=75, output="three", FAKEGPU_DEVICES=3).err, re.M)
+    linked = train(place, "--ranks", "auto", "--set", "comm.transport=auto", code=75, output="linked", FAKEGPU_DEVICES=3, FAKENCCL_VERSION=22803,
+                   FAKEGPU_MODEL="NVIDIA H200")
+    assert begun(place, "linked")["ranks"] == 3 and "--ranks auto" not in linked.err, "NCCL sums them over NVLink in less time than that takes"
     dpt.write_job(place / "job.yaml", PAYS)
     assert "would be faster" not in train(place, ranks=3, code=75, output="pays", FAKEGPU_DEVICES=3).err
 

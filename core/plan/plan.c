@@ -162,6 +162,8 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     if (p->backend->devices != NULL)
         dpt_plan_gpu_choose(p);
     DPT_TRY(describe(p, err));
+    if (p->backend->devices != NULL)
+        dpt_plan_gpu_transport(p);
     if (dpt_augment_wanted(&job->data.augment))
         DPT_TRY(dpt_augment_check(&job->data.augment, p->data.train.set, err));
     if (p->layout.together) /* only its presence counts, it is never run */

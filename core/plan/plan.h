@@ -24,6 +24,8 @@ struct dpt_gpu_type {
     char name[96];                /* as the driver calls it */
     double memory;                /* bytes */
     double bandwidth;             /* bytes per second */
+    double nvlink;                /* bytes per second to the other GPUs of a node; 0: it has none */
+    double pcie;                  /* bytes per second; both links: in each direction */
     double flops[DPT_PRECISIONS]; /* per second; 0: as with the precision before */
 };
 
@@ -76,6 +78,14 @@ struct dpt_plan_memory {
 
 enum { DPT_PLAN_MEMORY = 17, DPT_PLAN_DEVICE = 9 };
 
+/* What a step's gradients go through while they are summed. */
+#define DPT_PLAN_LINK_LIST(X)                                                                      \
+    X(DPT_PLAN_LINK_MEMORY, "memory") /* the hosts' */                                             \
+    X(DPT_PLAN_LINK_PCIE, "pcie")                                                                  \
+    X(DPT_PLAN_LINK_NVLINK, "nvlink")                                                              \
+    X(DPT_PLAN_LINK_NETWORK, "network")
+enum dpt_plan_link { DPT_PLAN_LINK_LIST(DPT_LIST_NAME) DPT_PLAN_LINKS };
+
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {
     double compute; /* forward and backward, the loss; in a pipeline the slowest stage's */
@@ -86,7 +96,8 @@ struct dpt_plan_step {
     double network; /* the sum between nodes */
     double update;  /* norm, optimizer, weight layouts */
     double total;
-    double meetings; /* how often ranks meet before they sum */
+    enum dpt_plan_link link; /* which takes longest in a sum; of no meaning without one */
+    double meetings;         /* how often ranks meet before they sum */
     int32_t micro;
 };
 
@@ -156,6 +167,7 @@ struct dpt_plan {
     double libraries;                    /* and their pages */
     struct dpt_gpu_type gpu;             /* the GPU to run on; no name: none */
     bool gpu_here;                       /* in this machine */
+    const char *by_host; /* why gradients are summed in the hosts' memory; NULL: by NCCL */
     struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* a rank's, on that GPU */
     double device_bytes;
     bool stored;          /* the samples stay there */
@@ -255,6 +267,8 @@ void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, d
 
 /* The type that the spec names, or the GPU of this machine, or, where there is none, an H200. */
 void dpt_plan_gpu_choose(struct dpt_plan *plan);
+/* Fills plan->by_host, of a layout that is known. */
+void dpt_plan_gpu_transport(struct dpt_plan *plan);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch's passes (DPT_COMPUTES_) through nodes [first, last). */

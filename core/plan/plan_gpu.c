@@ -12,39 +12,52 @@
 
 enum { WORD = sizeof(float), ROOMS = 3 };
 
+/* PCIe's 16 lanes, by its generation: 8, 16 and 32 GT/s, of 130 bits 128 data. */
+#define PCIE3 15.75e9
+#define PCIE4 31.5e9
+#define PCIE5 63e9
+
 // clang-format off
 static const struct dpt_gpu_type gpu_types[] = {
-    {"v100", "Tesla V100-SXM2-32GB", 34.1e9, 0.90e12,
+    {"v100", "Tesla V100-SXM2-32GB", 34.1e9, 0.90e12, 150e9, PCIE3,
      {15.7e12, 0, 0, 125e12}},
-    {"t4", "Tesla T4", 15.8e9, 0.32e12,
+    {"t4", "Tesla T4", 15.8e9, 0.32e12, 0, PCIE3,
      {8.1e12, 0, 0, 65e12}},
-    {"a100", "NVIDIA A100-SXM4-80GB", 85.0e9, 2.04e12,
+    {"a100", "NVIDIA A100-SXM4-80GB", 85.0e9, 2.04e12, 300e9, PCIE4,
      {19.5e12, 156e12, 312e12, 312e12}},
-    {"a10", "NVIDIA A10", 23.7e9, 0.60e12,
+    {"a10", "NVIDIA A10", 23.7e9, 0.60e12, 0, PCIE4,
      {31.2e12, 62.5e12, 125e12, 125e12}},
-    {"l4", "NVIDIA L4", 23.7e9, 0.30e12,
+    {"l4", "NVIDIA L4", 23.7e9, 0.30e12, 0, PCIE4,
      {30.3e12, 60e12, 121e12, 121e12}},
-    {"l40s", "NVIDIA L40S", 47.7e9, 0.864e12,
+    {"l40s", "NVIDIA L40S", 47.7e9, 0.864e12, 0, PCIE4,
      {91.6e12, 183e12, 362e12, 362e12}},
-    {"h100", "NVIDIA H100 80GB HBM3", 85.0e9, 3.35e12,
+    {"h100", "NVIDIA H100 80GB HBM3", 85.0e9, 3.35e12, 450e9, PCIE5,
      {66.9e12, 494e12, 989e12, 989e12}},
-    {"h200", "NVIDIA H200", 150.1e9, 4.8e12,
+    {"h200", "NVIDIA H200", 150.1e9, 4.8e12, 450e9, PCIE5,
      {66.9e12, 494e12, 989e12, 989e12}},
-    {"b200", "NVIDIA B200", 191e9, 8.0e12,
+    {"b200", "NVIDIA B200", 191e9, 8.0e12, 900e9, PCIE5,
      {75e12, 1.1e15, 2.25e15, 2.25e15}},
     {0},
 };
 // clang-format on
 
-/* Bytes: the context, the kernels and what libraries keep there, and on the host. */
-static const double context = 0.6e9;
+/* Bytes: the context, the kernels and what libraries keep there, and NCCL for its connections. */
+static const double context = 0.6e9, connections = 0.3e9;
 /* The parts of the peaks that kernels reach; seconds to start a kernel within a graph, and a step.
  * */
 static const double reached[DPT_PRECISIONS] = {0.75, 0.5, 0.5, 0.5}, reached_bytes = 0.75;
 static const double start = 2.5e-6, a_step = 15e-6;
-/* Bytes per second between host and device, and of a rank's part of a sum in the host's memory; the
- * part of forward and backward that hides the sum of the buckets that are ready. */
-static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
+/* Bytes per second of a rank's part of a sum in the host's memory. */
+static const double host_sum = 8e9;
+/*
+ * Of links nothing is measured here. What copies and sums of many bytes reach of a link is what
+ * nccl-tests are published to: about 360 of an H100's 450 GB/s. A call of NCCL, of so many bytes at
+ * most, takes some microseconds to start, and while it goes on beside backward, its blocks keep
+ * about so much of the multiprocessors.
+ */
+static const double reached_link = 0.8, call_start = 15e-6, call_bytes = 32e6, call_takes = 0.125;
+/* Bytes from which on a bucket ends with a node. */
+static const double bucket_bytes = 4 << 20;
 /* The share of the device's memory that the data set leaves free (core/backend/cuda). */
 static const double margin = 1.0 / 16;
 
@@ -70,8 +83,8 @@ static const struct dpt_gpu_type *find_name(const char *name)
     return NULL;
 }
 
-/* Guesses the speed of a GPU that is in no table by its size. */
-static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
+/* Guesses the speed of a GPU that is in no table by its size, and its link by its age. */
+static void guess(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
 {
     const int cores = info->major < 8 || (info->major == 8 && info->minor == 0) ? 64 : 128;
 
@@ -79,6 +92,8 @@ static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type 
     gpu->flops[DPT_PRECISION_TF32] = 2 * gpu->flops[DPT_PRECISION_FP32];
     gpu->flops[DPT_PRECISION_BF16] = 4 * gpu->flops[DPT_PRECISION_FP32];
     gpu->flops[DPT_PRECISION_FP16] = gpu->flops[DPT_PRECISION_BF16];
+    gpu->nvlink = 0;
+    gpu->pcie = info->major < 8 ? PCIE3 : info->major == 8 ? PCIE4 : PCIE5;
 }
 
 /* The precision that a GPU uses for a requested one. */
@@ -100,7 +115,9 @@ void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *g
 
     *gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
     if (type == NULL && info->multiprocessors > 0)
-        guess_flops(info, gpu);
+        guess(info, gpu);
+    if (strcasestr(info->name, "PCIe") != NULL || strstr(info->name, " NVL") != NULL)
+        gpu->nvlink = 0; /* cards, of which bridges join a few at most */
     memcpy(gpu->name, info->name, sizeof gpu->name);
     gpu->memory = (double)info->memory;
     if (info->bandwidth > 0)
@@ -118,6 +135,26 @@ void dpt_plan_gpu_choose(struct dpt_plan *p)
     p->gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
     if (p->gpu_here)
         dpt_gpu_describe(&info, &p->gpu);
+}
+
+void dpt_plan_gpu_transport(struct dpt_plan *p)
+{
+    const struct dpt_job *job = p->job;
+    int version;
+    struct dpt_error ignored;
+
+    p->by_host = NULL;
+    if (job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
+        p->by_host = "comm.reduction: reproducible";
+    else if (!p->layout.on_device)
+        p->by_host = "the host takes part in the steps";
+    else if (job->comm.transport == DPT_TRANSPORT_MPI)
+        p->by_host = "comm.transport: mpi";
+    else if (p->gpu_here && p->spec.node_ranks > dpt_choose_count(DPT_DEVICE_CUDA))
+        p->by_host = "ranks share a GPU";
+    else if (p->gpu_here && (p->backend->devices->links == NULL ||
+                             p->backend->devices->links->find(&version, &ignored) != DPT_OK))
+        p->by_host = "NCCL is not here";
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -142,7 +179,9 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     /* Else the host updates, and sends one micro-batch after the other. */
     const bool steps = p->layout.on_device;
     const double slots = steps ? p->layout.slots * learned : 0;
-    const double sum = context + 2 * arena + copies + slots + (double)p->program.values +
+    const bool nccl = p->spec.ranks > 1 && p->by_host == NULL;
+    const double libraries = context + (nccl ? connections : 0);
+    const double sum = libraries + 2 * arena + copies + slots + (double)p->program.values +
                        (double)p->program.scratch;
 
     /* The device adds gradients if there is memory for that. */
@@ -156,7 +195,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     memcpy(
         p->device,
         (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
-            {"context and libraries", "context", DPT_PLAN_OTHER, DPT_PLAN_RANK, context},
+            {"context and libraries", "context", DPT_PLAN_OTHER, DPT_PLAN_RANK, libraries},
             {"weights", "weights", DPT_PLAN_WEIGHTS, DPT_PLAN_RANK, arena},
             {"weights in other layouts", "copies", DPT_PLAN_WEIGHTS, DPT_PLAN_RANK, copies},
             {"gradients", "gradients", DPT_PLAN_GRADIENTS, DPT_PLAN_RANK, arena + sums},
@@ -191,64 +230,192 @@ static double pass(const struct dpt_plan *p, const struct dpt_cost *cost, double
     return start + fmax(cost->flop / flops_of(p), bytes / p->gpu.bandwidth / reached_bytes);
 }
 
+/* Seconds of a node's passes (DPT_COMPUTES_) on a micro-batch. */
+static double node_seconds(const struct dpt_plan *p, const struct dpt_workload *one, int32_t i,
+                           int computes)
+{
+    const double part = p->job->device.precision >= DPT_PRECISION_BF16 ? 0.5 : 1;
+    const struct dpt_graph_node *node = &one->graph->nodes[i];
+    const bool own =
+        dpt_graph_updates(one->graph, node->weight) || dpt_graph_updates(one->graph, node->bias);
+    const bool trains = dpt_graph_wants_dx(one->graph, i);
+    const struct dpt_cost forward = dpt_cost_of_nodes(one, &i, 1, DPT_COST_FORWARD, trains);
+    const struct dpt_cost back = dpt_cost_of_nodes(one, &i, 1, DPT_COST_BACKWARD, trains);
+    double seconds = 0;
+
+    if (dpt_operation_of(node)->traits & DPT_FUSED)
+        return 0;
+    if (computes & DPT_COMPUTES_FORWARD)
+        seconds += pass(p, &forward, part);
+    if (computes & DPT_COMPUTES_BACK && (own || trains))
+        seconds += pass(p, &back, part) + (own && trains ? start : 0);
+    return seconds;
+}
+
+static struct dpt_workload alone(const struct dpt_plan *p, int32_t micro)
+{
+    const struct dpt_workload all = dpt_workload_of(&p->layout, p->data.train.set);
+
+    return dpt_workload_alone(&all, micro);
+}
+
 double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last, int32_t micro,
                           int computes)
 {
-    const bool half = p->job->device.precision >= DPT_PRECISION_BF16;
-    const double part = half ? 0.5 : 1;
-    const struct dpt_workload all = dpt_workload_of(&p->layout, p->data.train.set),
-                              one = dpt_workload_alone(&all, micro);
-    double seconds = 0;
+    const struct dpt_workload one = alone(p, micro);
+    double seconds = computes & DPT_COMPUTES_BACK ? 2 * start : 0;
 
-    for (int32_t i = first; i < last; i++) {
-        const struct dpt_graph_node *node = &one.graph->nodes[i];
-        const bool own =
-            dpt_graph_updates(one.graph, node->weight) || dpt_graph_updates(one.graph, node->bias);
-        const bool trains = dpt_graph_wants_dx(one.graph, i);
-        const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, trains);
-        const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, trains);
+    for (int32_t i = first; i < last; i++)
+        seconds += node_seconds(p, &one, i, computes);
+    return seconds;
+}
 
-        if (dpt_operation_of(node)->traits & DPT_FUSED)
-            continue;
-        if (computes & DPT_COMPUTES_FORWARD)
-            seconds += pass(p, &forward, part);
-        if (computes & DPT_COMPUTES_BACK && (own || trains))
-            seconds += pass(p, &back, part) + (own && trains ? start : 0);
+/* --- sums ------------------------------------------------------------------------------------- */
+
+/* The link that limits NCCL's sums over the ranks of a layout, and what they reach of it. */
+static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dpt_layout *l,
+                                       double *rate)
+{
+    const double network = p->spec.fabric.bandwidth, pcie = p->gpu.pcie * l->node_replicas;
+    enum dpt_plan_link link = p->gpu.nvlink > 0 ? DPT_PLAN_LINK_NVLINK : DPT_PLAN_LINK_PCIE;
+
+    *rate = p->gpu.nvlink > 0 ? p->gpu.nvlink : p->gpu.pcie;
+    if (dpt_layout_nodes(l) > 1 && (l->node_replicas == 1 || fmin(network, pcie) < *rate)) {
+        link = network < pcie ? DPT_PLAN_LINK_NETWORK : DPT_PLAN_LINK_PCIE;
+        *rate = fmin(network, pcie); /* all GPUs of a node send at once */
     }
-    return seconds + (computes & DPT_COMPUTES_BACK ? 2 * start : 0);
+    *rate *= reached_link;
+    return link;
+}
+
+/* Seconds that the sum of so many floats over the ranks takes on each link. */
+static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l, double floats,
+                        double seconds[DPT_PLAN_LINKS])
+{
+    const struct dpt_fabric *f = &p->spec.fabric;
+    const double bytes = floats * WORD, ranks = l->replicas;
+    const int nodes = dpt_layout_nodes(l);
+
+    memset(seconds, 0, DPT_PLAN_LINKS * sizeof *seconds);
+    if (p->by_host == NULL) { /* a tree's messages, a ring's bytes */
+        const double calls = ceil(bytes / call_bytes);
+        const double away = 2 * ceil(log2(nodes)) * (f->latency + 2 * f->overhead);
+        double rate;
+        const enum dpt_plan_link link = slowest_link(p, l, &rate);
+
+        seconds[link] = calls * (call_start + away) + 2 * (ranks - 1) / ranks * bytes / rate;
+        return;
+    }
+    /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
+     * faster. */
+    seconds[DPT_PLAN_LINK_PCIE] = 2 * bytes / p->gpu.pcie / reached_link;
+    seconds[DPT_PLAN_LINK_MEMORY] = l->node_replicas > 1 ? 3 * bytes / host_sum : 0;
+    seconds[DPT_PLAN_LINK_NETWORK] = dpt_fabric_allreduce(f, floats, nodes, 3 * WORD / host_sum);
+}
+
+static double total(const double seconds[DPT_PLAN_LINKS])
+{
+    double all = 0;
+
+    for (int i = 0; i < DPT_PLAN_LINKS; i++)
+        all += seconds[i];
+    return all;
+}
+
+/* Splits `left`, the part of a sum that nothing hides, which takes `seconds` on the links. */
+static void add_sum(const struct dpt_plan *p, const struct dpt_layout *l,
+                    const double seconds[DPT_PLAN_LINKS], double left, struct dpt_plan_step *step)
+{
+    const double all = total(seconds);
+    double most = 0, between;
+
+    for (int i = 0; i < DPT_PLAN_LINKS; i++) {
+        /* Copies go both ways at once. */
+        const double busy = seconds[i] / (p->by_host != NULL && i == DPT_PLAN_LINK_PCIE ? 2 : 1);
+
+        step->link = busy > most ? (enum dpt_plan_link)i : step->link;
+        most = fmax(most, busy);
+    }
+    between = p->by_host == NULL ? dpt_layout_nodes(l) > 1
+              : all > 0          ? seconds[DPT_PLAN_LINK_NETWORK] / all
+                                 : 0;
+    step->network += left * between;
+    step->local += left * (1 - between);
+}
+
+/* The sum of a step on the device: a bucket begins once backward of the last micro-batch is through
+ * with its nodes, and each of copying down, summing and copying up takes one after another. */
+static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
+                        struct dpt_plan_step *step)
+{
+    const struct dpt_graph *g = &p->stage->graph;
+    const struct dpt_workload one = alone(p, l->micro);
+    double now = 0, down = 0, sum = 0, up = 0, floats = 0;
+    double all[DPT_PLAN_LINKS] = {0}, left;
+
+    for (int32_t i = g->n_nodes - 1; i > 0; i--) {
+        const int32_t tensors[2] = {g->nodes[i].weight, g->nodes[i].bias};
+        double seconds[DPT_PLAN_LINKS], copy;
+
+        now += node_seconds(p, &one, i, DPT_COMPUTES_BACK);
+        for (int k = 0; k < 2; k++)
+            if (dpt_graph_updates(g, tensors[k]))
+                floats += (double)g->tensors[tensors[k]].count;
+        if (floats <= 0 || (i > 1 && floats * WORD < bucket_bytes))
+            continue;
+        sum_seconds(p, l, floats, seconds);
+        for (int k = 0; k < DPT_PLAN_LINKS; k++)
+            all[k] += seconds[k];
+        copy = p->by_host != NULL ? seconds[DPT_PLAN_LINK_PCIE] / 2 : 0;
+        down = fmax(down, now) + copy;
+        sum = fmax(sum, down) + total(seconds) - 2 * copy;
+        up = fmax(up, sum) + copy;
+        floats = 0;
+    }
+    left = up - now;
+    if (p->by_host == NULL)
+        left += call_takes * fmax(0, total(all) - left);
+    add_sum(p, l, all, left, step);
+}
+
+/* The sums of a step in which the host takes part: nothing hides them. */
+static void sum_on_host(const struct dpt_plan *p, const struct dpt_layout *l, int64_t micros,
+                        struct dpt_plan_step *step)
+{
+    const double n = (double)p->stage->graph.floats, arena = n * WORD;
+    const double n_sums = ceil((double)micros / p->adds);
+    const double bus = p->gpu.pcie * reached_link;
+    double seconds[DPT_PLAN_LINKS];
+
+    step->link = DPT_PLAN_LINK_MEMORY;
+    if (l->replicas > 1) {
+        sum_seconds(p, l, n, seconds);
+        seconds[DPT_PLAN_LINK_NETWORK] *= dpt_gradient_reduction_choose(&p->layout)->sends / 2.0;
+        add_sum(p, l, seconds, total(seconds), step);
+    }
+    /* The host gets the device's sums of gradients, and adds them up. */
+    step->local +=
+        n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
+    /* Gathered weights go to the device, too. */
+    step->local += p->stages[p->stage->number].traffic.kind[DPT_ACTION_GATHER] / bus;
+    if (step->network > step->local)
+        step->link = DPT_PLAN_LINK_NETWORK;
 }
 
 void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int64_t micros,
                        struct dpt_plan_step *step)
 {
-    const double n = (double)p->stage->graph.floats, arena = n * WORD;
+    const double arena = (double)p->stage->graph.floats * WORD;
     const double rows = (double)micros * l->micro;
     const double sample = (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
-    const int nodes = (l->replicas + l->node_replicas - 1) / l->node_replicas;
-    const double memory = p->gpu.bandwidth * reached_bytes;
+    const double memory = p->gpu.bandwidth * reached_bytes, bus = p->gpu.pcie * reached_link;
     const bool steps = p->layout.on_device;
-    double hidden, network;
 
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
-    hidden = steps ? beside * step->compute : 0;
-    if (l->replicas > 1) {
-        /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
-         * faster. */
-        step->local = 2 * arena / bus + (l->node_replicas > 1 ? 3 * arena / host_sum : 0);
-        network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum) *
-                  dpt_gradient_reduction_choose(&p->layout)->sends / 2;
-        step->local -= fmin(step->local, hidden);
-        hidden = fmax(0, hidden - 2 * arena / bus);
-        step->network += network - fmin(network, hidden);
-    }
-    if (!steps) { /* the host gets the device's sums of gradients, and adds them up */
-        const double n_sums = ceil((double)micros / p->adds);
-
-        step->local +=
-            n_sums * (arena / bus + 2 * arena / host_sum) + (n_sums - 1) * 3 * arena / host_sum;
-        /* Gathered weights go to the device, too. */
-        step->local += p->stages[p->stage->number].traffic.kind[DPT_ACTION_GATHER] / bus;
-    }
+    if (!steps)
+        sum_on_host(p, l, micros, step);
+    else if (l->replicas > 1)
+        sum_buckets(p, l, step);
     if (steps)
         step->update = ((4 + 2 * p->layout.slots) * arena + 2 * arena) / memory + 4 * start;
     else /* the host updates what a rank owns, and the device gets the weights */

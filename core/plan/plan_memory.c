@@ -130,8 +130,8 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     dpt_tensor_parallel_bytes(l, stage, &divided, &told, &sent);
     told /= l->tensor; /* the parts of a layer have it together */
     dpt_gradient_reduction_choose(l)->bytes(l, stage, &gradients, &shared);
-    if (l->on_device) { /* the host sums the gradients, but does not make them */
-        gradients = p->spec.ranks > 1 ? arena : 0;
+    if (l->on_device) { /* at most the host sums the gradients, and does not make them */
+        gradients = p->spec.ranks > 1 && p->by_host != NULL ? arena : 0;
         shared = 0;
     }
     memcpy(

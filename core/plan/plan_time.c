@@ -223,6 +223,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
                   dpt_gradient_reduction_choose(&p->layout)->sends / 2;
     step->network += network - fmin(network * overlapped(p, d),
                                     back * step->compute / dpt_layout_most_rounds(l));
+    step->link = step->network > step->local ? DPT_PLAN_LINK_NETWORK : DPT_PLAN_LINK_MEMORY;
 }
 
 static void update(const struct dpt_plan *p, const struct step *d, struct dpt_plan_step *step)

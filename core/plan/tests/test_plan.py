@@ -326,7 +326,7 @@ def test_nodes_are_one_unless_said(tmp_path):
         found = planned(tmp_path, CNN, "--ranks", 64, *words, "--set", "batch.global=768", "--set", "batch.micro=12")
         assert (found["nodes"], found["ranks_per_node"], found["assumes_nodes"]) == (nodes, each, False)
         assert "assumed" not in plan(tmp_path, CNN, "--ranks", 64, *words, "--no-time", "--set", "batch.global=768", "--set", "batch.micro=12").out
-    assert "a node:\n" in plan(tmp_path, CNN, "--ranks", 4, "--nodes", 2, "--no-trial").out
+    assert "with 2 ranks a node, 9.4 Gbit/s between nodes\n" in plan(tmp_path, CNN, "--ranks", 4, "--nodes", 2, "--no-trial").out
     warned = plan(tmp_path, CNN, "--ranks", 2, "--fabric", 100, "--no-time")
     assert warned.err == "warning: --fabric: all ranks are on one node, so nothing crosses a network; --nodes N divides them\n"
     assert plan(tmp_path, CNN, "--ranks", 2, "--nodes", 2, "--fabric", 100, "--no-time").err == ""

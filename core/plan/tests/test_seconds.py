@@ -69,10 +69,105 @@ def need_cuda(tmp_path):
 
 @pytest.mark.parametrize("ranks", [3, 4, 5])
 def test_gpus_of_a_node_that_is_not_full(tmp_path, ranks):
-    """A node with fewer ranks takes part in the sum over the nodes."""
+    """A node with fewer ranks takes part in the sum over the nodes, which NCCL makes up a tree and down again."""
     need_cuda(tmp_path)
-    found = seconds(tmp_path, "--device", "h100", "--ranks", ranks, "--ranks-per-node", 2, "--latency", 1e6, "--set", "batch.micro=4")
-    assert found["step"]["network_sum_s"] == pytest.approx(rounds(math.ceil(ranks / 2)) * message(found["fabric"]), rel=1e-3)
+    words = ["--device", "h100", "--ranks", ranks, "--ranks-per-node", 2, "--latency", 1e6, "--set", "batch.micro=4"]
+    nodes = math.ceil(ranks / 2)
+    for transport, messages in (("mpi", rounds(nodes)), ("nccl", 2 * math.ceil(math.log2(nodes)))):
+        found = seconds(tmp_path, *words, "--set", f"comm.transport={transport}")
+        assert found["step"]["network_sum_s"] == pytest.approx(messages * message(found["fabric"]), rel=1e-3)
+
+
+# --- the links of GPUs ----------------------------------------------------------------------------
+
+# An MLP of 300 million weights (core/train/PARALLEL.md), and what ImageNet's models are compared by.
+WIDE = """
+data: {train: synthetic, synthetic: {samples: 100000, shape: [784]}}
+model: {type: mlp, hidden: [8560, 8560, 8560, 8560, 8560], outputs: 10}
+batch: {global: 32768}
+optimizer: {type: adam}
+"""
+RESNET = """
+data: {train: synthetic, synthetic: {samples: 65536, shape: [3, 224, 224], classes: 1000}}
+model: {type: resnet, depth: 50, outputs: 1000}
+batch: {global: 2048, micro: 256}
+optimizer: {type: sgd, momentum: 0.9}
+"""
+
+
+def gpus(tmp_path, job, *words):
+    """What `plan` says of a job on GPUs, whose network, if any, has 3 200 Gbit/s a node."""
+    need_cuda(tmp_path)
+    done = dpt.run("plan", dpt.write_job(tmp_path / "gpus.yaml", job), "--json", "--bandwidth", 3200, *words)
+    assert done.code == 0, done
+    return json.loads(done.out)
+
+
+def efficiency(found, kind):
+    """By the number of ranks; and what limits it."""
+    rows = {row["ranks"]: row[kind] for row in found["time"]["scaling"] if row[kind] is not None}
+    rates = {ranks: row["samples_per_s"] / ranks for ranks, row in rows.items()}
+    return ({ranks: rate / rates[1] for ranks, rate in rates.items()}, {ranks: row["limit"] for ranks, row in rows.items()})
+
+
+@pytest.mark.parametrize("batch, by", [("", "update"), (", micro: 256", "network"), (", micro: 32", "network")])
+def test_wide_layers_on_eight_gpus_and_on_sixty_four(tmp_path, batch, by):
+    """NCCL's sums go on beside backward of the last micro-batch; the larger it is, the more of them. Then the update is left, which each GPU makes of
+    all weights. Sums through the hosts' memory are most of a step."""
+    job = WIDE.replace("global: 32768", "global: 32768" + batch)
+    words = ["--device", "h100", "--ranks", 64]
+    found = gpus(tmp_path, job, *words)
+    share, limit = efficiency(found, "strong")
+    assert share[8] > 0.85 and share[64] > 0.60, share
+    assert limit[1] is None and limit[64] == by, limit
+    slow, limit = efficiency(gpus(tmp_path, job, *words, "--set", "comm.transport=mpi"), "strong")
+    assert slow[8] < 0.5 * share[8] and slow[64] < 0.1 and limit[8] == limit[64] == "memory", (slow, limit)
+    exact = gpus(tmp_path, job, *words, "--set", "comm.reduction=reproducible", "--set", "batch.micro=256")
+    assert exact["time"]["step"]["seconds"] > 5 * found["time"]["step"]["seconds"], "its gradients leave the GPUs"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_convolutions_on_eight_gpus(tmp_path, precision):
+    """256 pictures a GPU."""
+    words = ["--device", "h100", "--ranks", 8, "--set", f"device.precision={precision}"]
+    share, limit = efficiency(gpus(tmp_path, RESNET, *words), "weak")
+    assert share[8] > 0.97 and limit[8] is None, (share, limit)
+    slow, by = efficiency(gpus(tmp_path, RESNET, *words, "--set", "comm.transport=mpi"), "weak")
+    if precision == "bf16":
+        assert slow[8] < 0.9 and by[8] == "memory", (slow, by)
+    else:  # which takes so long that those sums go on beside it, too
+        assert slow[8] > 0.97 and by[8] is None, (slow, by)
+
+
+@pytest.mark.parametrize("name, rate, link", [("a100", 300e9, "nvlink"), ("h100", 450e9, "nvlink"), ("b200", 900e9, "nvlink"), ("l40s", 31.5e9, "pcie")])
+def test_the_link_of_a_gpu(tmp_path, name, rate, link):
+    """nccl-tests' bus bandwidth, of which 0.8 of a link's are assumed, is 2 (n - 1) / n of the bytes per second. A call has 32 MB at most and takes
+    15 us to begin. With one bucket nothing of it is beside backward."""
+    job = JOB.replace("device: {kind: cpu, threads: 1}", "").replace("[256]", "[100000]").replace("global: 32", "global: 1024")
+    found = gpus(tmp_path, job, "--device", name, "--ranks", 8)
+    device = found["device"]
+    assert device["sums"] == "nccl" and device["sums_why"] is None
+    assert (device["nvlink_bytes_per_s"] or device["pcie_bytes_per_s"]) == rate
+    bytes_ = 4 * found["parameters"]
+    for k in range(1, 4):
+        row = found["time"]["scaling"][k]["weak"]
+        want = math.ceil(bytes_ / 32e6) * 15e-6 + 2 * (1 - 0.5 ** k) * bytes_ / (0.8 * rate)
+        assert row["local_sum_s"] == pytest.approx(want, rel=0.05) and row["network_sum_s"] == 0, row
+    assert found["time"]["scaling"][3]["weak"]["limit"] == link
+
+
+@pytest.mark.parametrize("words, why", [
+    (["comm.transport=mpi"], "comm.transport: mpi"),
+    (["comm.reduction=reproducible"], "comm.reduction: reproducible"),
+    (["comm.reduction=reproducible", "parallel.pipeline=2"], "comm.reduction: reproducible"),
+    (["log.hashes=true"], "the host takes part in the steps"),
+])
+def test_what_leaves_the_gpus_is_told(tmp_path, words, why):
+    words = [w for word in words for w in ("--set", word)]
+    device = gpus(tmp_path, RESNET, "--device", "h100", "--ranks", 8, *words)["device"]
+    assert device["sums"] == "host" and device["sums_why"] == why, device
+    out = dpt.run("plan", tmp_path / "gpus.yaml", "--device", "h100", "--ranks", 8, *words).out
+    assert f"sums through the hosts' memory:\n{why}\n" in out and max(map(len, out.splitlines())) <= 80, out
 
 
 def test_a_gpu_adds_where_it_has_room(tmp_path):
@@ -94,9 +189,10 @@ def test_a_gpu_adds_where_it_has_room(tmp_path):
         needed = device["bytes"] - parts["input"] - parts["samples"] + (0 if adds else sums)
         assert adds == (needed <= device["memory_bytes"] * 15 / 16), (width, parts)
         rooms.add(adds)
-        # Each comes over the bus (20 GB/s) and is put down and read on the host (8 GB/s); all but the first are added to the others.
+        # Each comes over PCIe (of the third generation, 0.8 of it) and is put down and read on the host (8 GB/s); all but the first are added to the
+        # others.
         n = 1 if adds else 2
-        assert step["local_sum_s"] == pytest.approx(n * arena * (1 / 20e9 + 2 / 8e9) + (n - 1) * 3 * arena / 8e9, rel=1e-3)
+        assert step["local_sum_s"] == pytest.approx(n * arena * (1 / (0.8 * 15.75e9) + 2 / 8e9) + (n - 1) * 3 * arena / 8e9, rel=1e-3)
     assert rooms == {True, False}
 
 
