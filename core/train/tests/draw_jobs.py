@@ -510,8 +510,9 @@ class Case:
             settings["data.test"] = rng.choice(self.tests)
         if rng.random() < 0.2:
             settings["name"] = rng.choice(["a run", "1", "true", "x" * 40])
-        if settings.get("comm.cuda_aware") == "on":
-            del settings["comm.cuda_aware"]
+        for path, insists in (("comm.cuda_aware", "on"), ("comm.transport", "nccl")):
+            if settings.get(path) == insists:
+                del settings[path]
         settings["device.threads"] = 1 if alone else rng.choice([1, 1, 2, 3])
         ranks = 1 if alone else self.mesh(settings)
         return ranks, [word for path, value in settings.items() for word in ("--set", f"{path}={jobs.dump(value)}")]
