@@ -183,6 +183,8 @@ def test_ranks_auto_takes_as_many_gpus_as_pay(place):
     assert "would be faster" not in train(place, ranks=3, code=75, output="pays", FAKEGPU_DEVICES=3).err
 
 
+# --- not all have one
+
 def test_auto_where_none_has_one(place):
     result = train(place, ranks=2, LD_LIBRARY_PATH=NONE)
     assert begun(place)["device"] != "cuda" and "GPU" not in result.err and "warning" not in result.err, result

@@ -269,8 +269,7 @@ static const struct dpt_option comm_options[] = {
      .help = "MPI sums the first step's gradient, too, and the job ends where NCCL's differs"},
     {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
      .help = "without NCCL: MPI sums gradients in GPU memory; auto: where a trial is right and "
-             "faster; off: on "
-             "the host"},
+             "faster; off: on the host"},
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,
      .help = "end the job (exit code 71) when a rank or GPU keeps others waiting this long; up to "
              "four times this for a late rank on another node that still makes progress"},

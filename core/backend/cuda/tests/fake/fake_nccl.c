@@ -32,7 +32,7 @@ struct rank {
 };
 
 struct place {
-    _Atomic int arrived, left;
+    _Atomic int arrived;
     _Atomic bool aborted, unlike;
     struct rank ranks[MOST_RANKS];
     float floats[]; /* [ranks][MOST_FLOATS] */
