@@ -247,7 +247,7 @@ $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
 $(fakegpu)/libnccl.so.2: $(call fake,nccl) $(fakegpu)/libcuda.so.1
 fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13 libnccl.so.2))
-$(fakes): $(wildcard $(addprefix core/backend/cuda/,libraries/nccl.h tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
+$(fakes): $(wildcard $(addprefix core/backend/cuda/,libraries/library.h libraries/nccl.h tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 

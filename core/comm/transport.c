@@ -34,9 +34,10 @@ static const char *compare(const struct finding *all, int ranks, char why[2 * DP
     return NULL;
 }
 
-/* Collective. Whether all ranks could connect their devices; why: else what keeps them from it. */
+/* Collective. Opens the library, and says whether all ranks could connect their devices; why: else
+ * what keeps them from it. */
 static enum dpt_status find_all(const struct dpt_comm *comm, const struct dpt_device_links *links,
-                                bool shared, int *version, const char **why,
+                                bool shared, void **link, int *version, const char **why,
                                 char text[2 * DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -46,7 +47,7 @@ static enum dpt_status find_all(const struct dpt_comm *comm, const struct dpt_de
 
     if (links == NULL)
         snprintf(mine.why, sizeof mine.why, "this backend has none");
-    else if (links->find(&mine.version, &missing) != DPT_OK)
+    else if (links->open(link, &mine.version, &missing) != DPT_OK)
         snprintf(mine.why, sizeof mine.why, "%.*s", (int)sizeof mine.why - 1, missing.text);
     status = DPT_ALLOCATE(all, (size_t)ranks, "the ranks' transports", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
@@ -86,7 +87,7 @@ out:
 
 /* Collective. Connects the devices and tries a sum. */
 static enum dpt_status connect(const struct dpt_comm *comm, const struct dpt_device_links *links,
-                               const struct dpt_device_memory *memory, int device, void **link,
+                               const struct dpt_device_memory *memory, int device, void *link,
                                bool *right, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -94,12 +95,12 @@ static enum dpt_status connect(const struct dpt_comm *comm, const struct dpt_dev
     unsigned char id[DPT_LINK_ID] = {0};
 
     dpt_comm_note(comm, 0, "connecting the GPUs (comm.transport)");
-    status = world->rank == 0 ? links->identify(id, err) : DPT_OK;
+    status = world->rank == 0 ? links->identify(link, id, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, id, sizeof id, err));
-    status = links->open(device, id, world->rank, world->size, link, err);
+    status = links->connect(link, device, id, world->rank, world->size, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(try_sum(comm, links, memory, device, *link, right, err));
+    DPT_TRY(try_sum(comm, links, memory, device, link, right, err));
 out:
     return status;
 }
@@ -124,10 +125,10 @@ enum dpt_status dpt_comm_transport(const struct dpt_comm *comm, enum dpt_transpo
         snprintf(how, DPT_CUDA_AWARE_TEXT, "no (comm.transport: mpi)");
         return DPT_OK;
     }
-    DPT_TRY(find_all(comm, links, shared, &version, &why, text, err));
+    DPT_TRY(find_all(comm, links, shared, link, &version, &why, text, err));
     if (why == NULL) {
         /* All ranks have the same status, and the text of the one that failed. */
-        if (connect(comm, links, memory, device, link, &right, err) != DPT_OK) {
+        if (connect(comm, links, memory, device, *link, &right, err) != DPT_OK) {
             snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, err->text);
             why = text;
         } else if (!right) {

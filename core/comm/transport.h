@@ -21,15 +21,15 @@ enum { DPT_LINK_ID = 128 };
 
 /* Who connects devices: core/backend/devices.h. */
 struct dpt_device_links {
-    /* Opens the library. version: 22803 is 2.28.3. Errors: BAD_JOB: it is missing, broken or too
-     * old; says what to do. */
-    enum dpt_status (*find)(int *version, struct dpt_error *err);
+    /* Opens the library. link: out, to be closed. version: out, 22803 is 2.28.3. Errors: BAD_JOB:
+     * the library is missing, broken or too old; says what to do. *link is NULL then. */
+    enum dpt_status (*open)(void **link, int *version, struct dpt_error *err);
     /* What the other ranks need to connect to this one. Errors: RANK. */
-    enum dpt_status (*identify)(unsigned char id[DPT_LINK_ID], struct dpt_error *err);
+    enum dpt_status (*identify)(void *link, unsigned char id[DPT_LINK_ID], struct dpt_error *err);
     /* Connects device number `number` with those of the other ranks, all of which call this.
      * Errors: RANK. */
-    enum dpt_status (*open)(int number, const unsigned char id[DPT_LINK_ID], int rank, int ranks,
-                            void **link, struct dpt_error *err);
+    enum dpt_status (*connect)(void *link, int number, const unsigned char id[DPT_LINK_ID],
+                               int rank, int ranks, struct dpt_error *err);
     /* Sums a buffer over the ranks in place; waits. Errors: RANK. */
     enum dpt_status (*sum)(void *link, struct dpt_device_buffer *b, struct dpt_error *err);
     /* Ends what is under way, so that nothing on the device waits for other ranks any more. From

@@ -137,11 +137,21 @@ void dpt_plan_gpu_choose(struct dpt_plan *p)
         dpt_gpu_describe(&info, &p->gpu);
 }
 
+static bool has_links(const struct dpt_device_links *links)
+{
+    struct dpt_error missing;
+    void *link;
+    int version;
+
+    if (links == NULL || links->open(&link, &version, &missing) != DPT_OK)
+        return false;
+    links->close(link);
+    return true;
+}
+
 void dpt_plan_gpu_transport(struct dpt_plan *p)
 {
     const struct dpt_job *job = p->job;
-    int version;
-    struct dpt_error ignored;
 
     p->by_host = NULL;
     if (job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
@@ -152,8 +162,7 @@ void dpt_plan_gpu_transport(struct dpt_plan *p)
         p->by_host = "comm.transport: mpi";
     else if (p->gpu_here && p->spec.node_ranks > dpt_choose_count(DPT_DEVICE_CUDA))
         p->by_host = "ranks share a GPU";
-    else if (p->gpu_here && (p->backend->devices->links == NULL ||
-                             p->backend->devices->links->find(&version, &ignored) != DPT_OK))
+    else if (p->gpu_here && !has_links(p->backend->devices->links))
         p->by_host = "NCCL is not here";
 }
 

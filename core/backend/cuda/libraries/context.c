@@ -39,7 +39,7 @@ enum dpt_status dpt_cuda_context_open(struct dpt_cuda_context *ctx, int number,
     uint64_t start;
 
     *ctx = (struct dpt_cuda_context){0};
-    DPT_TRY(dpt_cuda_library_open(lib, DPT_CUDA_ALL, NULL, err));
+    DPT_TRY(dpt_cuda_library_open(lib, DPT_CUDA_NEEDED, NULL, err));
     DPT_TRY(choose_device(ctx, number, err));
     start = dpt_now_ns();
     DPT_TRY(dpt_cuda_module_load(lib, &ctx->module, err));

@@ -9,7 +9,7 @@
 #include "core/backend/cuda/libraries/library_find.h"
 #include "core/base/clock.h"
 
-enum { NAMES = 2, OLDEST_CUDNN = 90000 };
+enum { NAMES = 2, OLDEST_CUDNN = 90000, OLDEST_NCCL = 21400 };
 
 /* A function of a library, and its offset in struct dpt_cuda_library. */
 struct entry {
@@ -29,16 +29,24 @@ static const struct entry driver_entries[] = {DPT_CUDA_DRIVER_FUNCTIONS(X){0}};
 static const struct entry cudnn_entries[] = {DPT_CUDA_CUDNN_FUNCTIONS(X){0}};
 static const struct entry cublaslt_entries[] = {DPT_CUDA_CUBLASLT_FUNCTIONS(X){0}};
 #undef X
+#define X(function, result, parameters)                                                            \
+    {.name = #function, .needed = true, .offset = offsetof(struct dpt_cuda_library, function)},
+static const struct entry nccl_entries[] = {DPT_CUDA_NCCL_FUNCTIONS(X){0}};
+#undef X
 
 static enum dpt_status check_driver(struct dpt_cuda_library *lib, struct dpt_error *err);
 static enum dpt_status check_cudnn(struct dpt_cuda_library *lib, struct dpt_error *err);
 static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_error *err);
+static enum dpt_status check_nccl(struct dpt_cuda_library *lib, struct dpt_error *err);
 
 static const struct part {
     unsigned bit;
     const char *what, *advice;
     const char *names[NAMES + 1]; /* for the dynamic loader */
     const char *roots[3];         /* environment variables that name the folder above lib/ */
+    /* Of a library that jobs can do without, the oldest version that serves. Why it is not used is
+     * a line of a run's header, and short. NULL: jobs need the library. */
+    const char *optional;
     const struct entry *entries;
     enum dpt_status (*check)(struct dpt_cuda_library *lib, struct dpt_error *err);
 } parts[] = {
@@ -72,9 +80,19 @@ static const struct part {
         .entries = cublaslt_entries,
         .check = check_cublaslt,
     },
+    {
+        .bit = DPT_CUDA_NCCL,
+        .what = "NCCL",
+        .advice = "install it, or name its folder with DPTRAIN_CUDA_PATH",
+        .names = {"libnccl.so.2"},
+        .roots = {"NCCL_ROOT", "CUDA_HOME"},
+        .optional = "2.14",
+        .entries = nccl_entries,
+        .check = check_nccl,
+    },
 };
 
-enum { PARTS = sizeof parts / sizeof *parts };
+_Static_assert(sizeof parts / sizeof *parts == DPT_CUDA_PARTS, "a row for each library");
 
 /*
  * A function's name ends with its version if the header describes a later one. The older symbol of
@@ -104,6 +122,8 @@ static enum dpt_status find_library(const struct part *part, void **handle, stru
                           "%s does not load (%s): reinstall it, or name another folder with "
                           "DPTRAIN_CUDA_PATH",
                           part->what, search.broken.text);
+    else if (*handle == NULL && part->optional)
+        status = dpt_fail(err, DPT_BAD_JOB, "%s not found: %s", part->what, part->advice);
     else if (*handle == NULL)
         status = dpt_fail(err, DPT_BAD_JOB, "%s not found: %s; %s was looked for in %s", part->what,
                           part->advice, part->names[0],
@@ -136,6 +156,10 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
     for (const struct entry *e = part->entries; e->name != NULL; e++) {
         void *address = find_function(*handle, e->name);
 
+        if (address == NULL && e->needed && part->optional)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "%s (%s) is too old: it has no %s; %s or later is needed", part->what,
+                            dpt_cuda_path_of(*handle), e->name, part->optional);
         if (address == NULL && e->needed)
             return dpt_fail(err, DPT_BAD_JOB,
                             "%s (%s) has no function %s: it is too old for this dptrain, which was "
@@ -153,16 +177,17 @@ enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wan
                                       const struct dpt_cuda_library_paths *library_paths,
                                       struct dpt_error *err)
 {
-    const char *const where[PARTS] = {
+    const char *const where[DPT_CUDA_PARTS] = {
         library_paths != NULL ? library_paths->driver : NULL,
         library_paths != NULL ? library_paths->cudnn : NULL,
         library_paths != NULL ? library_paths->cublaslt : NULL,
+        library_paths != NULL ? library_paths->nccl : NULL,
     };
     const uint64_t start = dpt_now_ns();
     enum dpt_status status = DPT_OK;
 
     *lib = (struct dpt_cuda_library){0};
-    for (int i = 0; i < PARTS; i++) {
+    for (int i = 0; i < DPT_CUDA_PARTS; i++) {
         if (wanted & parts[i].bit)
             DPT_TRY(open_part(lib, &parts[i], where[i], &lib->handles[i], err));
     }
@@ -175,7 +200,7 @@ out:
 
 void dpt_cuda_library_close(struct dpt_cuda_library *lib)
 {
-    for (int i = PARTS - 1; i >= 0; i--) {
+    for (int i = DPT_CUDA_PARTS - 1; i >= 0; i--) {
         if (lib->handles[i] != NULL)
             dlclose(lib->handles[i]);
     }
@@ -230,6 +255,15 @@ static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_e
 {
     lib->cublaslt = (int)lib->cublasLtGetVersion();
     return check_major(lib, "cuBLASLt", DPT_CUDA_CUBLASLT, lib->cublaslt / 10000, err);
+}
+
+static enum dpt_status check_nccl(struct dpt_cuda_library *lib, struct dpt_error *err)
+{
+    /* 2.14 is the first version whose communicators say what went wrong (ncclGetLastError). */
+    if (lib->ncclGetVersion(&lib->nccl) != DPT_NCCL_SUCCESS || lib->nccl < OLDEST_NCCL)
+        return dpt_fail(err, DPT_BAD_JOB, "NCCL (%s) is too old: %d, and 2.14 or later is needed",
+                        dpt_cuda_library_path(lib, DPT_CUDA_NCCL), lib->nccl);
+    return DPT_OK;
 }
 
 enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
@@ -307,14 +341,17 @@ const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf)
         at += sprintf(at, "%scuDNN %d.%d.%d", at > buf ? ", " : "", lib->cudnn / 10000,
                       lib->cudnn / 100 % 100, lib->cudnn % 100);
     if (lib->cublaslt)
-        sprintf(at, "%scuBLASLt %d.%d", at > buf ? ", " : "", lib->cublaslt / 10000,
-                lib->cublaslt / 100 % 100);
+        at += sprintf(at, "%scuBLASLt %d.%d", at > buf ? ", " : "", lib->cublaslt / 10000,
+                      lib->cublaslt / 100 % 100);
+    if (lib->nccl)
+        sprintf(at, "%sNCCL %d.%d.%d", at > buf ? ", " : "", lib->nccl / 10000,
+                lib->nccl / 100 % 100, lib->nccl % 100);
     return buf;
 }
 
 const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part)
 {
-    for (int i = 0; i < PARTS; i++) {
+    for (int i = 0; i < DPT_CUDA_PARTS; i++) {
         if (parts[i].bit == part)
             return dpt_cuda_path_of(lib->handles[i]);
     }

@@ -1,11 +1,12 @@
 /*
- * library: the driver, cuDNN and cuBLASLt, opened when they are first needed.
+ * library: the driver, cuDNN, cuBLASLt and NCCL, opened when they are first needed.
  *
  * The program is not linked to them: it starts on machines without them, and reports there in one
  * line what is missing. libcuda.so.1 belongs to the driver; libcudnn.so.9 and libcublasLt belong to
- * the toolkit. A struct dpt_cuda_library is a table of their functions under the headers' names:
- * lib->cuMemAlloc(&p, n). (The headers make macros of some names, for the version of a function
- * that they describe; the table follows them.) The CUDA runtime is not used at all.
+ * the toolkit; libnccl.so.2 serves several ranks, which can do without it. A struct
+ * dpt_cuda_library is a table of their functions under the headers' names: lib->cuMemAlloc(&p, n).
+ * (The headers make macros of some names, for the version of a function that they describe; the
+ * table follows them.) The CUDA runtime is not used at all.
  *
  * Threads: one thread opens and closes. In between any number may call the functions; a thread
  * makes the context current (cuCtxSetCurrent) before it calls the driver. A cudnnHandle_t, a
@@ -62,32 +63,58 @@
     X(cublasLtMatmulPreferenceSetAttribute, true) X(cublasLtMatmulAlgoGetHeuristic, true)          \
     X(cublasLtMatmulAlgoCheck, true) X(cublasLtMatmulAlgoInit, false)                              \
     X(cublasLtMatmulAlgoConfigGetAttribute, false) X(cublasLtMatmulAlgoCapGetAttribute, false)
+
+/* X(function, result, parameters), all of which are required. These are this program's own
+ * prototypes of what nccl.h of NCCL 2.14 and later declares, so building needs no NCCL. */
+#define DPT_CUDA_NCCL_FUNCTIONS(X)                                                                 \
+    X(ncclGetVersion, int, (int *version))                                                         \
+    X(ncclGetUniqueId, int, (struct dpt_nccl_id *id))                                              \
+    X(ncclCommInitRank, int, (void **comm, int ranks, struct dpt_nccl_id id, int rank))            \
+    X(ncclCommGetAsyncError, int, (void *comm, int *code))                                         \
+    X(ncclCommAbort, int, (void *comm))                                                            \
+    X(ncclCommDestroy, int, (void *comm))                                                          \
+    X(ncclGetErrorString, const char *, (int code))                                                \
+    X(ncclGetLastError, const char *, (void *comm))                                                \
+    X(ncclAllReduce, int, (const void *from, void *to, size_t n, int type, int op, void *comm,     \
+                           CUstream stream))
 // clang-format on
+
+enum { DPT_NCCL_SUCCESS = 0, DPT_NCCL_FLOAT = 7, DPT_NCCL_SUM = 0 };
+
+struct dpt_nccl_id {
+    char bytes[128];
+};
 
 /* The libraries, as a set of bits. */
 enum dpt_cuda_part {
     DPT_CUDA_DRIVER = 1,
     DPT_CUDA_CUDNN = 2,
     DPT_CUDA_CUBLASLT = 4,
-    DPT_CUDA_ALL = 7,
+    DPT_CUDA_NEEDED = 7, /* by a rank that computes on a GPU */
+    DPT_CUDA_NCCL = 8,
 };
+enum { DPT_CUDA_PARTS = 4 };
 
 /* Their places: paths, or names for the dynamic loader. A library whose place is NULL is searched
  * for as library_find.h says, and the driver by the loader only. */
 struct dpt_cuda_library_paths {
-    const char *driver, *cudnn, *cublaslt;
+    const char *driver, *cudnn, *cublaslt, *nccl;
 };
 
 /* Zero-initialise: {0}. */
 struct dpt_cuda_library {
-    void *handles[3];
+    void *handles[DPT_CUDA_PARTS];
     int driver;   /* the CUDA version that the driver supports: 13000 is 13.0; 0: not opened */
     int cudnn;    /* 91900 is 9.19.0; 0: not opened */
     int cublaslt; /* 130000 is 13.0.0; 0: not opened */
+    int nccl;     /* 22803 is 2.28.3; 0: not opened */
 #define X(name, needed) __typeof__(&name) name;
     DPT_CUDA_DRIVER_FUNCTIONS(X)
     DPT_CUDA_CUDNN_FUNCTIONS(X)
     DPT_CUDA_CUBLASLT_FUNCTIONS(X)
+#undef X
+#define X(name, result, parameters) result(*name) parameters;
+    DPT_CUDA_NCCL_FUNCTIONS(X)
 #undef X
 };
 
@@ -147,8 +174,8 @@ void dpt_cuda_startup_text(struct dpt_str *text);
 /* The path of an open library's file: "/usr/lib/libcudnn.so.9"; "" if the library is not open. */
 const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part);
 
-/* Writes "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0", for the libraries that are open, to
- * buf (at least 128 bytes) and returns it. */
+/* Writes "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0, NCCL 2.28.3", for the libraries that
+ * are open, to buf (at least 128 bytes) and returns it. */
 const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf);
 
 /*

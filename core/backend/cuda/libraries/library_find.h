@@ -1,10 +1,10 @@
 /*
- * library_find: where cuDNN and cuBLASLt are on this machine.
+ * library_find: where cuDNN, cuBLASLt and NCCL are on this machine.
  *
  * These places are searched in this order, and the first file that loads is used:
  *   1. the folders of DPTRAIN_CUDA_PATH, separated by colons: each itself, lib64 and lib below it,
  *      and pip's folders below it, if it is a site-packages, a virtual environment or a prefix;
- *   2. lib64 and lib below the folders that CUDNN_ROOT and CUDA_HOME name;
+ *   2. lib64 and lib below the folders that CUDNN_ROOT, NCCL_ROOT and CUDA_HOME name;
  *   3. the folders that the dynamic loader searches (LD_LIBRARY_PATH, ldconfig);
  *   4. the folders in which they were when this program was built;
  *   5. the packages of pip and conda for the Pythons of this machine: those of VIRTUAL_ENV and

@@ -29,7 +29,7 @@ static enum dpt_status count_devices(int *count, struct dpt_error *err)
     DPT_TRY(dpt_cuda_library_devices(&lib, count, err));
     dpt_cuda_library_close(&lib);
     /* The other libraries are large, so they are opened only once there is a GPU. */
-    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
+    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_NEEDED, NULL, err));
 out:
     dpt_cuda_library_close(&lib);
     return status;
@@ -41,21 +41,23 @@ static enum dpt_status find_libraries(struct dpt_device_library *libraries, stru
         const char *name;
         enum dpt_cuda_part part;
     } rows[] = {
-        {"libcuda", DPT_CUDA_DRIVER}, {"cuDNN", DPT_CUDA_CUDNN}, {"cuBLASLt", DPT_CUDA_CUBLASLT}};
-    enum { PARTS = sizeof rows / sizeof *rows };
-    _Static_assert(PARTS + 1 == DPT_DEVICE_LIBRARIES, "and NCCL, which a job can do without");
+        {"libcuda", DPT_CUDA_DRIVER},
+        {"cuDNN", DPT_CUDA_CUDNN},
+        {"cuBLASLt", DPT_CUDA_CUBLASLT},
+        {"NCCL", DPT_CUDA_NCCL},
+    };
+    _Static_assert(sizeof rows / sizeof *rows == DPT_DEVICE_LIBRARIES, "an entry for each");
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_library lib;
 
-    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
-    for (int i = 0; i < PARTS; i++) {
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_NEEDED | DPT_CUDA_NCCL, NULL, err) != DPT_OK)
+        DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_NEEDED, NULL, err));
+    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++) {
         struct dpt_device_library *l = &libraries[i];
 
         snprintf(l->name, sizeof l->name, "%s", rows[i].name);
         snprintf(l->path, sizeof l->path, "%s", dpt_cuda_library_path(&lib, rows[i].part));
     }
-    snprintf(libraries[PARTS].name, sizeof libraries[PARTS].name, "NCCL");
-    dpt_cuda_link_path(libraries[PARTS].path, sizeof libraries[PARTS].path);
     dpt_cuda_library_close(&lib);
 out:
     return status;
@@ -137,7 +139,7 @@ static enum dpt_status device_info(int number, struct dpt_device_info *info, str
     CUdevice device;
 
     *info = (struct dpt_device_info){0};
-    DPT_TRY(enter(&lib, DPT_CUDA_ALL, number, &info->count, &device, err));
+    DPT_TRY(enter(&lib, DPT_CUDA_NEEDED, number, &info->count, &device, err));
     info->number = number % info->count;
     DPT_TRY(describe(&lib, device, info, err));
     snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1,

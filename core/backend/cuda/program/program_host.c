@@ -315,7 +315,7 @@ static void describe_once(void)
     struct dpt_error ignored;
 
     snprintf(description, sizeof description, "no driver, cuDNN or cuBLASLt here");
-    if (dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, &ignored) == DPT_OK) {
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_NEEDED, NULL, &ignored) == DPT_OK) {
         dpt_cuda_library_text(&lib, description);
         dpt_cuda_library_close(&lib);
     }

@@ -47,7 +47,8 @@ static inline bool on_device_fakes(char paths[3][ON_DEVICE_PATH],
     *strrchr(self, '/') = '\0';
     for (int i = 0; i < 3; i++)
         snprintf(paths[i], ON_DEVICE_PATH, "%s/fakegpu/%s", self, names[i]);
-    *places = (struct dpt_cuda_library_paths){paths[0], paths[1], paths[2]};
+    *places = (struct dpt_cuda_library_paths){
+        .driver = paths[0], .cudnn = paths[1], .cublaslt = paths[2]};
     return access(paths[0], R_OK) == 0;
 }
 

@@ -1,5 +1,6 @@
-/* Tests opening the driver, cuDNN and cuBLASLt if they are missing, too old or in good order: the
- * messages, and the launch of kernels by their table; with a driver that this test compiles. */
+/* Tests opening the driver, cuDNN, cuBLASLt and NCCL if they are missing, too old or in good order:
+ * the messages, and the launch of kernels by their table; with a driver and an NCCL that this test
+ * compiles. */
 #include <dlfcn.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,6 +21,10 @@ static const struct {
     const char *name;
     bool needed;
 } driver_functions[] = {DPT_CUDA_DRIVER_FUNCTIONS(X)};
+#undef X
+
+#define X(name, ...) #name,
+static const char *const nccl_functions[] = {DPT_CUDA_NCCL_FUNCTIONS(X)};
 #undef X
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
@@ -70,6 +75,23 @@ static bool make_driver(const char *path, const char *flags, const char *missing
     return system(command) == 0;
 }
 
+/* Compiles an NCCL without one function. */
+static bool make_nccl(const char *path, int version, const char *missing)
+{
+    char command[1000];
+    FILE *f;
+
+    snprintf(command, sizeof command, "cc -w -shared -fPIC -o %s -x c - 2>%s/log", path, folder);
+    f = popen(command, "w");
+    assert_non_null(f);
+    fprintf(f, "int ncclGetVersion(int *v) { *v = %d; return 0; }\n", version);
+    for (size_t i = 0; i < sizeof nccl_functions / sizeof *nccl_functions; i++)
+        if (strcmp(nccl_functions[i], "ncclGetVersion") != 0 &&
+            strcmp(nccl_functions[i], missing) != 0)
+            fprintf(f, "int %s(void) { return 0; }\n", nccl_functions[i]);
+    return pclose(f) == 0;
+}
+
 #define GOOD "-DVERSION=99000 -DDEVICES=2 -DINIT=0 -DLOAD=0"
 
 static const char *fails(unsigned parts, const struct dpt_cuda_library_paths *places)
@@ -102,7 +124,8 @@ static void nothing_there(void **state)
 {
     /* Nothing lies below a device. */
     const struct dpt_cuda_library_paths places = {
-        "/dev/null/libcuda.so.1", "/dev/null/libcudnn.so.9", "/dev/null/libcublasLt.so.13"};
+        "/dev/null/libcuda.so.1", "/dev/null/libcudnn.so.9", "/dev/null/libcublasLt.so.13",
+        "/dev/null/libnccl.so.2"};
     const char *text;
 
     (void)state;
@@ -116,6 +139,56 @@ static void nothing_there(void **state)
     text = fails(DPT_CUDA_CUBLASLT, &places);
     says(text, "cuBLASLt");
     says(text, "DPTRAIN_CUDA_PATH");
+    text = fails(DPT_CUDA_NCCL, &places);
+    says(text, "NCCL not found");
+    says(text, "DPTRAIN_CUDA_PATH");
+}
+
+/* Jobs can do without it, so it is opened only where it is named. */
+static void an_nccl(void **state)
+{
+    static const struct {
+        int version;
+        const char *missing;
+        const char *reported; /* NULL: it opens */
+    } rows[] = {
+        {22803, "", NULL},
+        {21400, "", NULL},
+        {21306, "", "is too old: 21306, and 2.14 or later is needed"},
+        {2708, "ncclGetLastError", "is too old: it has no ncclGetLastError; 2.14 or later"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dpt_cuda_library lib;
+        struct dpt_cuda_library_paths places = {.nccl = "/dev/null/libnccl.so.2"};
+        struct dpt_error err;
+        char path[200], text[128], want[200];
+
+        snprintf(path, sizeof path, "%s/libcuda-nccl.so.1", folder);
+        if (!make_driver(path, GOOD, ""))
+            skip();
+        places.driver = path;
+        assert_int_equal(dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER, &places, &err), DPT_OK);
+        assert_string_equal(dpt_cuda_library_path(&lib, DPT_CUDA_NCCL), "");
+        dpt_cuda_library_close(&lib);
+        snprintf(text, sizeof text, "%s/libnccl%zu.so.2", folder, i);
+        assert_true(make_nccl(text, rows[i].version, rows[i].missing));
+        places.nccl = text;
+        if (rows[i].reported != NULL) {
+            says(fails(DPT_CUDA_DRIVER | DPT_CUDA_NCCL, &places), rows[i].reported);
+            says(fails(DPT_CUDA_NCCL, &places), text);
+            continue;
+        }
+        if (dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER | DPT_CUDA_NCCL, &places, &err) != DPT_OK)
+            fail_msg("row %zu: %s", i, err.text);
+        assert_string_equal(dpt_cuda_library_path(&lib, DPT_CUDA_NCCL), text);
+        assert_non_null(lib.ncclAllReduce);
+        snprintf(want, sizeof want, "driver for CUDA 99.0, NCCL 2.%d.%d",
+                 rows[i].version / 100 % 100, rows[i].version % 100);
+        assert_string_equal(dpt_cuda_library_text(&lib, path), want);
+        dpt_cuda_library_close(&lib);
+    }
 }
 
 static void a_driver(void **state)
@@ -296,9 +369,10 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_there), cmocka_unit_test(a_driver),
-        cmocka_unit_test(launches),      cmocka_unit_test(no_code),
-        cmocka_unit_test(the_real_ones), cmocka_unit_test(an_older_driver),
+        cmocka_unit_test(nothing_there),   cmocka_unit_test(a_driver),
+        cmocka_unit_test(an_nccl),         cmocka_unit_test(launches),
+        cmocka_unit_test(no_code),         cmocka_unit_test(the_real_ones),
+        cmocka_unit_test(an_older_driver),
     };
 
     return cmocka_run_group_tests(tests, begin, end);

@@ -65,6 +65,8 @@ def test_the_host_waits_for_no_step(machine, ranks):
                       ranks=ranks, sets=[f"train.steps={steps}"], FAKEGPU_LOG=f"{log}%p")
         logs = [path.read_text() for path in machine.path.glob(f"log{steps}*")]
         assert len(logs) == ranks
+        # A start opens NCCL once; rank 0 also plans the job.
+        assert sum("total ncclGetVersion 1\n" in text for text in logs) == ranks - 1, logs
         for name in ("cuEventSynchronize", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoHAsync", "ncclAllReduce"):
             calls[name, steps] = max([int(n) for text in logs for n in re.findall(rf"^total {name} (\d+)", text, re.M)], default=0)
     each = {name: (calls[name, 40] - calls[name, 20]) / 20 for name in {key[0] for key in calls}}

@@ -145,12 +145,13 @@ static CUresult enqueue(CUstream stream, const char *name, void (*run)(void *dat
 
 #pragma GCC visibility push(default)
 #define X(name, result, parameters) result name parameters;
-DPT_NCCL_FUNCTIONS(X)
+DPT_CUDA_NCCL_FUNCTIONS(X)
 #undef X
 #pragma GCC visibility pop
 
 int ncclGetVersion(int *version)
 {
+    FAKE(ncclGetVersion, USAGE, "%s", "");
     *version = (int)fakegpu_number("FAKENCCL_VERSION", 0);
     return DPT_NCCL_SUCCESS;
 }

@@ -75,7 +75,8 @@ static inline bool fake_scene_open(int *count)
 {
     char folder[400], driver[500], cudnn[500], cublaslt[500];
     const ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    const struct dpt_cuda_library_paths places = {driver, cudnn, cublaslt};
+    const struct dpt_cuda_library_paths places = {
+        .driver = driver, .cudnn = cudnn, .cublaslt = cublaslt};
 
     if (n <= 0)
         return false;
@@ -84,7 +85,7 @@ static inline bool fake_scene_open(int *count)
     snprintf(driver, sizeof driver, "%s/fakegpu/libcuda.so.1", folder);
     snprintf(cudnn, sizeof cudnn, "%s/fakegpu/libcudnn.so.9", folder);
     snprintf(cublaslt, sizeof cublaslt, "%s/fakegpu/libcublasLt.so.13", folder);
-    if (dpt_cuda_library_open(&lib, DPT_CUDA_ALL, &places, &err) == DPT_OK &&
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_NEEDED, &places, &err) == DPT_OK &&
         dpt_cuda_library_devices(&lib, count, &err) == DPT_OK)
         return true;
     printf("%s\n", err.text);
