@@ -136,6 +136,11 @@ def test_ranks_that_share(place):
     assert re.search(r"warning: ranks 0, 2 \(\S+\) share GPU \S+ \(Fake GPU 0\), and 1 more are shared", result.err), result
     assert result.err.count("warning") == 1 and len(set(buses(result))) == 2
     assert "for 4 ranks" in header(result, "device") and begun(place)["gpus"] == 2
+    result = apart(place, *[{"FAKEGPU_DEVICES": 2, "CUDA_VISIBLE_DEVICES": n} for n in (0, 1, 1, 0)], words=("--resume", "none", "--output", "odd"))
+    assert re.search(r"warning: ranks 0, 3 \(\S+\) share GPU \S+ \(Fake GPU 0\), and 1 more are shared", result.err), result
+    assert header(result, "device").startswith("cuda: Fake GPU 0 of 2.15 GB, Fake GPU 1 of 2.15 GB for 4 ranks"), result
+    result = train(place, ranks=2, output="parts", FAKEGPU_DEVICES=1, FAKEGPU_MODEL="Fake MIG 1g.10gb")
+    assert "share" not in result.err and begun(place, "parts")["gpus"] == 1, result
 
 
 # Much to compute for a few weights, and 1.9 million weights for a few samples. Neither ends before max_time.

@@ -13,16 +13,17 @@ static void list_kinds(const struct dpt_trainer *t, struct dpt_str *out)
     const int ranks = t->comm->world.size;
 
     for (int r = 0; r < ranks; r++) {
-        int n = 0, before = 0;
+        int n = 0, i = 0;
 
-        for (int i = 0; i < ranks; i++) {
-            const bool same = strcmp(t->gpus[i].info.name, t->gpus[r].info.name) == 0 &&
-                              dpt_is_first_on_gpu(t->comm, t->gpus, i);
+        for (; i < ranks; i++) {
+            const bool same =
+                t->gpus[i].first == i && strcmp(t->gpus[i].info.name, t->gpus[r].info.name) == 0;
 
+            if (same && i < r)
+                break;
             n += same;
-            before += same && i < r;
         }
-        if (before > 0 || !dpt_is_first_on_gpu(t->comm, t->gpus, r))
+        if (i < r || t->gpus[r].first != r)
             continue;
         dpt_str_printf(out, "%s", out->length > 0 ? ", " : "");
         if (n > 1)
@@ -38,7 +39,7 @@ static void list_addresses(const struct dpt_trainer *t, struct dpt_str *out)
     int listed = 0;
 
     for (int r = 0; r < t->comm->world.size && listed <= LISTED; r++) {
-        if (!dpt_is_first_on_gpu(t->comm, t->gpus, r))
+        if (t->gpus[r].first != r)
             continue;
         dpt_str_printf(out, "%s%s", listed == 0 ? "" : ", ",
                        listed == LISTED ? "..." : t->gpus[r].info.bus);
@@ -85,7 +86,7 @@ static void log_cpus(const struct dpt_trainer *t)
 
 void dpt_gpus_log(const struct dpt_trainer *t)
 {
-    const int ranks = t->comm->world.size, devices = dpt_count_gpus(t->comm, t->gpus);
+    const int ranks = t->comm->world.size, devices = dpt_count_gpus(t->gpus, ranks);
     struct dpt_str text = {0};
 
     list_kinds(t, &text);
@@ -126,7 +127,7 @@ void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m)
     if (t->gpus[0].cpus[0] != '\0')
         dpt_metrics_text(m, "gpu_cpus", t->gpus[0].cpus);
     dpt_metrics_int(m, "gpu_memory", t->gpus[0].info.memory);
-    dpt_metrics_int(m, "gpus", dpt_count_gpus(t->comm, t->gpus));
+    dpt_metrics_int(m, "gpus", dpt_count_gpus(t->gpus, t->comm->world.size));
     dpt_metrics_text(m, "gpu_library", t->gpus[0].info.driver);
     dpt_metrics_text(m, "precision", dpt_job_precision(t->job));
     if (t->aware[0] != '\0')

@@ -108,7 +108,7 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
     const int from_launcher = dpt_launcher_local_rank(),
               local = from_launcher >= 0 ? from_launcher : comm->node.rank;
 
-    *mine = (struct dpt_rank_gpu){0};
+    *mine = (struct dpt_rank_gpu){.first = comm->world.rank};
     if (gpu->devices->count(&mine->count, err) == DPT_OK &&
         gpu->devices->choose(local, err) == DPT_OK) {
         *device = local % mine->count;
@@ -118,21 +118,32 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
         snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, err->text);
 }
 
-bool dpt_is_first_on_gpu(const struct dpt_comm *comm, const struct dpt_rank_gpu *all, int rank)
+/* Collective over the node, whose ranks alone can share a GPU. Ranks on parts of one (MIG) do: they
+ * have the same address. */
+static enum dpt_status find_first(const struct dpt_comm *comm, struct dpt_rank_gpu *mine,
+                                  struct dpt_error *err)
 {
-    for (int i = 0; i < rank; i++)
-        if (strcmp(all[i].info.bus, all[rank].info.bus) == 0 &&
-            strcmp(dpt_comm_host(comm, i), dpt_comm_host(comm, rank)) == 0)
-            return false;
-    return true;
+    enum dpt_status status = DPT_OK;
+    struct dpt_rank_gpu *all = NULL;
+    int i = 0;
+
+    status = DPT_ALLOCATE(all, (size_t)comm->node.size, "the list of GPUs", err);
+    DPT_TRY(dpt_group_agree(&comm->node, status, err));
+    DPT_TRY(dpt_group_allgather(&comm->node, mine, all, sizeof *mine, err));
+    while (strcmp(all[i].info.bus, mine->info.bus) != 0)
+        i++;
+    mine->first = all[i].first;
+out:
+    dpt_free(all);
+    return status;
 }
 
-int dpt_count_gpus(const struct dpt_comm *comm, const struct dpt_rank_gpu *all)
+int dpt_count_gpus(const struct dpt_rank_gpu *all, int ranks)
 {
     int n = 0;
 
-    for (int r = 0; r < comm->world.size; r++)
-        n += dpt_is_first_on_gpu(comm, all, r);
+    for (int r = 0; r < ranks; r++)
+        n += all[r].first == r;
     return n;
 }
 
@@ -174,33 +185,30 @@ out:
     return status;
 }
 
-/* Rank 0's warning that some GPUs do the work of several ranks. */
+/* Rank 0's warning that some GPUs do the work of several ranks. Parts of one (MIG) are as good as
+ * GPUs. */
 static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
-                        const struct dpt_rank_gpu *all, bool *same)
+                        const struct dpt_rank_gpu *all, bool *marks)
 {
     const int n = comm->world.size;
-    int shared = 0;
+    int shared = 0, lowest = n;
     char who[200], text[400] = "";
 
-    for (int first = 0; first < n; first++) {
-        int ranks = 0;
-        bool leads = true;
+    for (int r = 0; r < n; r++) {
+        const int first = all[r].first;
 
-        for (int r = 0; r < n; r++) {
-            same[r] = strcmp(all[r].info.bus, all[first].info.bus) == 0 &&
-                      strcmp(dpt_comm_host(comm, r), dpt_comm_host(comm, first)) == 0 &&
-                      strstr(all[r].info.name, " MIG ") ==
-                          NULL; /* parts of one GPU have the same address */
-            leads = leads && !(same[r] && r < first);
-            ranks += same[r];
-        }
-        if (ranks < 2 || !leads)
+        if (first == r || strstr(all[r].info.name, " MIG ") != NULL)
             continue;
-        if (shared++ == 0)
-            snprintf(text, sizeof text, "%s share GPU %s (%s)",
-                     dpt_choose_name_ranks(comm, same, who, sizeof who), all[first].info.bus,
-                     all[first].info.name);
+        shared += !marks[first];
+        marks[first] = true;
+        lowest = first < lowest ? first : lowest;
     }
+    for (int r = 0; r < n; r++)
+        marks[r] = all[r].first == lowest;
+    if (shared > 0)
+        snprintf(text, sizeof text, "%s share GPU %s (%s)",
+                 dpt_choose_name_ranks(comm, marks, who, sizeof who), all[lowest].info.bus,
+                 all[lowest].info.name);
     if (shared > 1)
         dpt_log_warn(log, "%s, and %d more are shared: one rank per GPU is fastest", text,
                      shared - 1);
@@ -275,8 +283,10 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     have[0] = mine.usable;
     have[1] = mine.count > 0;
     DPT_TRY(dpt_group_sum_ints(&comm->world, have, have, 2, err));
-    if (have[0] == comm->world.size)
+    if (have[0] == comm->world.size) {
+        DPT_TRY(find_first(comm, &mine, err));
         DPT_TRY(bind_near(comm, &mine, err));
+    }
     if (have[1] > 0)
         DPT_TRY(gather(comm, log, &mine, have[0] == comm->world.size, all, err));
     *backend = have[0] == comm->world.size ? gpu : find(false);

@@ -25,15 +25,15 @@ int dpt_choose_count(enum dpt_device_kind kind);
 struct dpt_rank_gpu {
     bool usable;                 /* the rank has a GPU and selected it */
     int count;                   /* GPUs that its driver reports */
+    int first;                   /* the lowest rank that uses the same GPU */
     struct dpt_device_info info; /* the selected GPU's */
     char why[400];               /* why it is not usable */
     char cpus[64];               /* of its NUMA node, to which the rank is bound; "": it is not */
 };
 
-/* Whether a rank is the first one of those on its GPU. all: as dpt_choose_backend gives it. */
-bool dpt_is_first_on_gpu(const struct dpt_comm *comm, const struct dpt_rank_gpu *all, int rank);
-/* How many GPUs the ranks have together: fewer than there are ranks if some share one. */
-int dpt_count_gpus(const struct dpt_comm *comm, const struct dpt_rank_gpu *all);
+/* How many GPUs the ranks have together: fewer than there are ranks if some share one. all: as
+ * dpt_choose_backend gives it. */
+int dpt_count_gpus(const struct dpt_rank_gpu *all, int ranks);
 
 /*
  * Collective over comm->world; all ranks choose the same backend. `auto` means the GPU if every

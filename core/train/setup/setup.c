@@ -262,7 +262,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, &t->gpus, err));
-    t->shares_gpu = t->gpus != NULL && dpt_count_gpus(comm, t->gpus) < comm->world.size;
+    t->shares_gpu = t->gpus != NULL && dpt_count_gpus(t->gpus, comm->world.size) < comm->world.size;
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_splits_open(&t->data, job, parts, comm, log, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
