@@ -22,9 +22,48 @@ enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
 /* How often each way is timed, after once to warm up. */
 enum { TIMES = 3 };
 
-float dpt_trial_value(int rank)
+/* --- a sum that is tried ---------------------------------------------------------------------- */
+
+/* What a rank contributes in each element: whole numbers whose sums a float holds exactly. */
+static float trial_value(int rank)
 {
     return (float)(rank % DIFFERENT + 1);
+}
+
+static bool is_right(const struct dpt_comm *comm, const float *sum, int n)
+{
+    float want = 0;
+
+    for (int r = 0; r < comm->world.size; r++)
+        want += trial_value(r);
+    for (int i = 0; i < n; i++)
+        if (sum[i] != want)
+            return false;
+    return true;
+}
+
+enum dpt_status dpt_comm_try_sum(const struct dpt_comm *comm,
+                                 const struct dpt_device_memory *memory, int device, int n,
+                                 dpt_buffer_sum *sum, void *sums, bool *right,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &comm->world;
+    struct dpt_device_buffer b = {0};
+    int64_t wrong;
+
+    status = memory->open(device, trial_value(world->rank), n, &b, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    status = sum(sums, &b, err);
+    if (status == DPT_OK)
+        status = memory->fetch(&b, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    wrong = !is_right(comm, b.pinned, n);
+    DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
+    *right = wrong == 0;
+out:
+    memory->close(&b);
+    return status;
 }
 
 /* --- a sum that may crash --------------------------------------------------------------------- */
@@ -92,42 +131,19 @@ static void give_up(const struct trial *t, const char *why)
     dpt_watch_give_up(t->comm->watch, dpt_exit_code(status), err.text);
 }
 
-bool dpt_trial_is_right(const struct dpt_comm *comm, const float *host, int n)
+/* Implements dpt_buffer_sum by MPI. */
+static enum dpt_status sum_by_mpi(void *sums, struct dpt_device_buffer *b, struct dpt_error *err)
 {
-    float want = 0;
-
-    for (int r = 0; r < comm->world.size; r++)
-        want += dpt_trial_value(r);
-    for (int i = 0; i < n; i++)
-        if (host[i] != want)
-            return false;
-    return true;
-}
-
-/* Collective. Tries one sum. *right: the same on all ranks. */
-static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
-    struct dpt_device_buffer b = {0};
+    const struct trial *t = sums;
     int code = MPI_SUCCESS;
-    int64_t wrong;
 
-    status = t->memory->open(t->device, dpt_trial_value(world->rank), n, &b, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    if (!survives_sum(world, b.at, n, &code))
+    if (!survives_sum(&t->comm->world, b->at, b->n, &code))
         give_up(t, "it crashed when that was tried");
     if (code != MPI_SUCCESS) {
         dpt_mpi_fail(err, "MPI_Allreduce", code);
         give_up(t, err->text);
     }
-    DPT_TRY(dpt_group_agree(world, t->memory->fetch(&b, err), err));
-    wrong = !dpt_trial_is_right(t->comm, b.pinned, n);
-    DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
-    *right = wrong == 0;
-out:
-    t->memory->close(&b);
-    return status;
+    return DPT_OK;
 }
 
 /* Collective. One sum, in the device's memory or through the host's. */
@@ -173,8 +189,8 @@ out:
     return status;
 }
 
-static enum dpt_status try_all(const struct trial *t, bool *on_device,
-                               char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
+static enum dpt_status try_all(struct trial *t, bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t own = t->largest;
@@ -187,7 +203,8 @@ static enum dpt_status try_all(const struct trial *t, bool *on_device,
 
     dpt_comm_note(t->comm, 0, "trying a sum of GPU memory (comm.cuda_aware)");
     for (; i < n; i++) {
-        DPT_TRY(try_sum(t, sizes[i], &right, err));
+        DPT_TRY(
+            dpt_comm_try_sum(t->comm, t->memory, t->device, sizes[i], sum_by_mpi, t, &right, err));
         if (!right)
             break;
     }

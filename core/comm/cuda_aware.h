@@ -56,9 +56,14 @@ enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_
                                      int64_t largest, bool *on_device,
                                      char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err);
 
-/* A trial sum: what a rank contributes in each element, whole numbers whose sums a float holds
- * exactly; and whether the sum is right in every element. */
-float dpt_trial_value(int rank);
-bool dpt_trial_is_right(const struct dpt_comm *comm, const float *sum, int n);
+/* Who sums a buffer over the ranks in place; waits. sums: whatever that takes. Errors: RANK. */
+typedef enum dpt_status dpt_buffer_sum(void *sums, struct dpt_device_buffer *b,
+                                       struct dpt_error *err);
+/* Collective over comm->world. Tries a sum of n floats on this rank's device. *right: whether every
+ * element came out right on all ranks. Errors: RANK. */
+enum dpt_status dpt_comm_try_sum(const struct dpt_comm *comm,
+                                 const struct dpt_device_memory *memory, int device, int n,
+                                 dpt_buffer_sum *sum, void *sums, bool *right,
+                                 struct dpt_error *err);
 
 #endif

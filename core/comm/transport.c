@@ -61,30 +61,6 @@ out:
     return status;
 }
 
-/* Collective. Sums as many floats as a small bucket has, and looks at each. */
-static enum dpt_status try_sum(const struct dpt_comm *comm, const struct dpt_device_links *links,
-                               const struct dpt_device_memory *memory, int device, void *link,
-                               bool *right, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &comm->world;
-    struct dpt_device_buffer b = {0};
-    int64_t wrong;
-
-    status = memory->open(device, dpt_trial_value(world->rank), TRIAL, &b, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    status = links->sum(link, &b, err);
-    if (status == DPT_OK)
-        status = memory->fetch(&b, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    wrong = !dpt_trial_is_right(comm, b.pinned, TRIAL);
-    DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
-    *right = wrong == 0;
-out:
-    memory->close(&b);
-    return status;
-}
-
 /* Collective. Connects the devices and tries a sum. */
 static enum dpt_status connect(const struct dpt_comm *comm, const struct dpt_device_links *links,
                                const struct dpt_device_memory *memory, int device, void *link,
@@ -100,7 +76,7 @@ static enum dpt_status connect(const struct dpt_comm *comm, const struct dpt_dev
     DPT_TRY(dpt_group_broadcast(world, 0, id, sizeof id, err));
     status = links->connect(link, device, id, world->rank, world->size, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(try_sum(comm, links, memory, device, link, right, err));
+    DPT_TRY(dpt_comm_try_sum(comm, memory, device, TRIAL, links->sum, link, right, err));
 out:
     return status;
 }

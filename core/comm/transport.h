@@ -30,8 +30,7 @@ struct dpt_device_links {
      * Errors: RANK. */
     enum dpt_status (*connect)(void *link, int number, const unsigned char id[DPT_LINK_ID],
                                int rank, int ranks, struct dpt_error *err);
-    /* Sums a buffer over the ranks in place; waits. Errors: RANK. */
-    enum dpt_status (*sum)(void *link, struct dpt_device_buffer *b, struct dpt_error *err);
+    dpt_buffer_sum *sum; /* its `sums` is a link */
     /* Ends what is under way, so that nothing on the device waits for other ranks any more. From
      * then on each call fails. Any thread, while another is in a call, too. */
     void (*abort)(void *link);
