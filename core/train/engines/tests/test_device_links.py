@@ -7,9 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-sys.path[:0] = ["scripts/lib", "core/train/engines/tests"]
+sys.path[:0] = ["scripts/lib", "core/train/engines/tests", "cmd/tests"]
 import dpt  # noqa: E402
 import test_device  # noqa: E402
+from test_gpu import header  # noqa: E402
 from test_device import CNN, DENSE, MLP, RESIDUAL, pytestmark  # noqa: E402,F401
 
 # What holds where MPI sums holds over links: these use the machine below.
@@ -27,10 +28,6 @@ class Machine(test_device.Machine):
 @pytest.fixture(name="machine")
 def fixture_machine(tmp_path):
     return Machine(tmp_path)
-
-
-def header(result, word):
-    return re.search(rf"^  {word} +(.*(?:\n {{11}}.*)*)", result.err, re.M).group(1)
 
 
 @pytest.mark.parametrize("sections, ranks, tolerance", [(MLP, 5, 1e-5), (CNN, 3, 1e-3), (RESIDUAL, 2, 1e-3)], ids=["mlp", "cnn", "residual"])
