@@ -32,7 +32,8 @@ struct dpt_device_links {
                                int rank, int ranks, struct dpt_error *err);
     dpt_buffer_sum *sum; /* its `sums` is a link */
     /* Ends what is under way, so that nothing on the device waits for other ranks any more. From
-     * then on each call fails. Any thread, while another is in a call, too. */
+     * then on each call fails. Any thread; once is enough. It does nothing if another thread is in
+     * a call that does not return within a second. */
     void (*abort)(void *link);
     void (*close)(void *link); /* NULL, too */
 };
@@ -42,6 +43,9 @@ struct dpt_device_links {
  * ranks share a device. link: out, NULL where MPI sums. how: "NCCL 2.28.3", or why not: "no (rank
  * 1: NCCL not found: ...)". A single rank sums nothing: NULL and "".
  *
+ * Ranks whose connection waits for that of a rank which has failed leave it behind, in its thread.
+ * From now on the watchdog aborts the link before it ends the job.
+ *
  * Errors: BAD_JOB: the job says `nccl`, and it cannot be used; RANK.
  */
 enum dpt_status dpt_comm_transport(const struct dpt_comm *comm, enum dpt_transport wanted,
@@ -49,5 +53,7 @@ enum dpt_status dpt_comm_transport(const struct dpt_comm *comm, enum dpt_transpo
                                    const struct dpt_device_memory *memory, int device, bool shared,
                                    void **link, char how[DPT_CUDA_AWARE_TEXT],
                                    struct dpt_error *err);
+/* Closes a link; NULL, too. */
+void dpt_comm_unlink(const struct dpt_comm *comm, const struct dpt_device_links *links, void *link);
 
 #endif

@@ -4,12 +4,14 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/process.h"
 #include "core/base/rng.h"
 #include "core/comm/watch/watchdog.h"
@@ -444,6 +446,85 @@ static void a_device_may_take_as_long_as_it_did(void **state)
     }
 }
 
+static void say(void *link)
+{
+    fputs(link, stderr);
+}
+
+static void say_and_hang(void *link)
+{
+    say(link);
+    for (;;)
+        pause();
+}
+
+static void a_linked_device_that_hangs(struct dpt_watch *w)
+{
+    dpt_watch_linked(w, say, "aborted\n");
+    a_device_that_hangs_after_short_steps(w);
+}
+
+static void an_abort_that_hangs(struct dpt_watch *w)
+{
+    dpt_watch_linked(w, say_and_hang, "aborted\n");
+    a_device_that_hangs_after_short_steps(w);
+}
+
+static void a_device_that_was_linked(struct dpt_watch *w)
+{
+    dpt_watch_linked(w, say, "aborted\n");
+    dpt_watch_linked(w, NULL, NULL);
+    a_device_that_hangs_after_short_steps(w);
+}
+
+/* A thread that waits for the device does not go on with what an abort has left there. */
+static void *wait_for_device(void *arg)
+{
+    struct dpt_watch *w = arg;
+
+    dpt_device_wait_begin(&w->device_waits);
+    while (!atomic_load(&w->aborted))
+        dpt_sleep(0.01);
+    dpt_device_wait_end(&w->device_waits);
+    fputs("went on\n", stderr);
+    return NULL;
+}
+
+static void a_wait_that_an_abort_ends(struct dpt_watch *w)
+{
+    pthread_t thread;
+
+    dpt_watch_linked(w, say, "aborted\n");
+    if (pthread_create(&thread, NULL, wait_for_device, w) != 0)
+        _exit(1);
+    dpt_watch_abort_links(w);
+    dpt_watch_abort_links(w);
+    _exit(2);
+}
+
+static void links_are_aborted_before_the_end(void **state)
+{
+    static const struct {
+        void (*work)(struct dpt_watch *w);
+        bool aborts;
+    } rows[] = {{a_linked_device_that_hangs, true},
+                {an_abort_that_hangs, true},
+                {a_device_that_was_linked, false}};
+    char said[512];
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const double start = dpt_now();
+
+        assert_int_equal(code_of(rows[i].work, said, sizeof said), dpt_exit_code(DPT_RANK));
+        assert_true(dpt_now() - start < 4);
+        assert_non_null(strstr(said, "rank 0 (node07): its device has not ended"));
+        assert_string_equal(strchr(said, '\n'), rows[i].aborts ? "\naborted\n" : "\n");
+    }
+    assert_int_equal(code_of(a_wait_that_an_abort_ends, said, sizeof said), 2);
+    assert_string_equal(said, "aborted\n");
+}
+
 static void start_in_time(struct dpt_watch *w)
 {
     w->limits = (struct dpt_comm_limits){200, 300};
@@ -488,6 +569,7 @@ int main(void)
         cmocka_unit_test(a_lone_process_ends_if_its_note_stays),
         cmocka_unit_test(mpi_has_a_limit_to_start),
         cmocka_unit_test(a_device_may_take_as_long_as_it_did),
+        cmocka_unit_test(links_are_aborted_before_the_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -129,9 +129,10 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
         dpt_launched_end(code);
         if (tell != NULL)
             tell(w->tell_arg, line);
-    } else {
-        dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
     }
+    dpt_watch_abort_links(w);
+    if (!first)
+        dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
     /* A launcher that is told to end all may lose what it has not read yet, and MPI_Abort may add
      * lines of MPI's own. */
     dpt_stderr_end(1);
@@ -388,7 +389,7 @@ void dpt_watch_check_note(struct dpt_watch *w, double passed)
  * fault. */
 static bool find_absent(struct dpt_watch *w, int64_t step, struct dpt_rank_status *late)
 {
-    for (int i = 0; i < w->n && atomic_load(&w->linked); i++) {
+    for (int i = 0; i < w->n && atomic_load(&w->abort) != NULL; i++) {
         const bool for_device = atomic_load(&w->page->ranks[i].for_device);
 
         read_status(w, i, true, late);
@@ -397,12 +398,6 @@ static bool find_absent(struct dpt_watch *w, int64_t step, struct dpt_rank_statu
             return true;
     }
     return false;
-}
-
-void dpt_watch_linked(struct dpt_watch *w)
-{
-    if (w != NULL)
-        atomic_store(&w->linked, true);
 }
 
 /* It is told a moment before the other ranks would tell that this one has not arrived: it knows
@@ -473,6 +468,8 @@ static void *serve(void *arg)
             continue;
         }
         note_progress(w, passed);
+        if (atomic_load(&w->page->explained))
+            dpt_watch_abort_links(w); /* another rank ends the job */
         check_neighbour(w);
         if (w->nodes.heartbeat != NULL)
             poll_other_nodes(w, now);

@@ -81,8 +81,11 @@ void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
 const char *dpt_watch_where(const struct dpt_watch *watch, int rank, const char *host,
                             char where[DPT_WHERE_TEXT]);
 
-/* The ranks' devices are linked: one that waits may wait for another rank's. */
-void dpt_watch_linked(struct dpt_watch *watch);
+/* The ranks' devices are linked by `link`: one that waits may wait for another rank's. Before the
+ * watchdog of this rank, or of another one of its node, ends the job it calls abort(link), in a
+ * thread of its own, so that nothing on the device waits any more; it gives that two seconds, and
+ * no wait for the device returns. abort: NULL: they are no longer linked. A NULL watch is fine. */
+void dpt_watch_linked(struct dpt_watch *watch, void (*abort)(void *link), void *link);
 
 /* This rank cannot continue and the others do not know: prints "rank R (host): text", unless
  * another rank prints a better line first, and ends the job with this code. */

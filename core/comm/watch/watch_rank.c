@@ -3,10 +3,15 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/comm/internal.h"
 #include "core/comm/launched.h"
 #include "core/comm/watch/watchdog.h"
+
+/* Seconds that links are given to end; in which the other ranks of the node see that the job ends,
+ * and begin to end theirs; and between two looks. */
+static const double ABORT_LIMIT = 2, NOTICE = 0.3, PAUSE = 0.01;
 
 /* --- notes ------------------------------------------------------------------------------------ */
 
@@ -159,4 +164,44 @@ void dpt_comm_on_end(const struct dpt_comm *comm, void (*tell)(void *arg, const 
     atomic_store(&w->tell, NULL);
     w->tell_arg = arg;
     atomic_store(&w->tell, tell);
+}
+
+/* --- links ------------------------------------------------------------------------------------ */
+
+static void *abort_links(void *arg)
+{
+    struct dpt_watch *w = arg;
+    void (*const abort)(void *link) = atomic_load(&w->abort);
+
+    if (abort != NULL)
+        abort(w->link);
+    atomic_store(&w->aborted, true);
+    return NULL;
+}
+
+void dpt_watch_abort_links(struct dpt_watch *w)
+{
+    pthread_t thread;
+
+    if (atomic_load(&w->abort) == NULL || atomic_exchange(&w->device_waits.over, true))
+        return;
+    /* It may wait for the device itself, and then does not return. */
+    if (pthread_create(&thread, NULL, abort_links, w) != 0)
+        return;
+    pthread_detach(thread);
+    for (double waited = 0; waited < (atomic_load(&w->aborted) ? NOTICE : ABORT_LIMIT);
+         waited += PAUSE)
+        dpt_sleep(PAUSE);
+}
+
+void dpt_watch_linked(struct dpt_watch *w, void (*abort)(void *link), void *link)
+{
+    if (w == NULL)
+        return;
+    pthread_mutex_lock(&w->thread.lock); /* the watchdog holds it while it ends the job */
+    while (atomic_load(&w->device_waits.over))
+        pause();
+    w->link = link;
+    atomic_store(&w->abort, abort);
+    pthread_mutex_unlock(&w->thread.lock);
 }

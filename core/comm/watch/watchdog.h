@@ -2,8 +2,8 @@
  * watchdog: the state of a rank's watchdog, for the files that implement it. Private to core/comm.
  *
  * watch.c observes the ranks and ends the job, without any collective. watch_rank.c takes what a
- * rank says of itself: notes, collectives that it enters, limits. watch_attach.c connects the ranks
- * of a node when MPI runs, nodes.c the nodes of a job.
+ * rank says of itself: notes, collectives that it enters, limits, links. watch_attach.c connects
+ * the ranks of a node when MPI runs, nodes.c the nodes of a job.
  */
 #ifndef DPT_COMM_WATCHDOG_H
 #define DPT_COMM_WATCHDOG_H
@@ -50,8 +50,10 @@ struct dpt_watch {
     double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
     unsigned note;           /* the number of notes at the last tick */
     uint64_t moves;          /* and of files' */
-    _Atomic bool linked;     /* the ranks' devices wait for each other */
-    bool alone;              /* a job of one rank: nobody else is watched */
+    void (*_Atomic abort)(void *link); /* NULL: the ranks' devices do not wait for each other */
+    void *link;
+    _Atomic bool aborted; /* that has returned */
+    bool alone;           /* a job of one rank: nobody else is watched */
     struct dpt_device_waits device_waits;
     uint64_t device_waited; /* the number of waits for the device that had ended at the last tick */
     double device_wait;     /* seconds for which this one continues */
@@ -84,6 +86,9 @@ void dpt_nodes_close(struct dpt_nodes *nodes);
 void dpt_watch_check_start(struct dpt_watch *watch, double passed);
 void dpt_watch_check_device(struct dpt_watch *watch, double passed);
 void dpt_watch_check_note(struct dpt_watch *watch, double passed);
+
+/* Ends what linked devices do for each other, once. */
+void dpt_watch_abort_links(struct dpt_watch *watch);
 
 /* Publishes that this rank has ended, waits until the node's other ranks have too, and ends the
  * watchdog's thread. */

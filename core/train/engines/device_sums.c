@@ -41,7 +41,7 @@ void dpt_device_sums_close(struct dpt_trainer *t)
     struct dpt_engine_state *d = t->engine_state;
 
     if (d != NULL && d->link != NULL)
-        t->backend->devices->links->close(d->link);
+        dpt_comm_unlink(t->comm, t->backend->devices->links, d->link);
 }
 
 enum dpt_status dpt_device_sums_attach(struct dpt_trainer *t, struct dpt_error *err)
@@ -220,12 +220,10 @@ out:
     return status;
 }
 
-/* A sum failed on this rank alone. The other ranks' devices wait for it, and so would this one's
- * until whoever closes the steps. */
+/* A sum failed on this rank alone, so the others wait for it. */
 static enum dpt_status give_up(const struct dpt_trainer *t, enum dpt_status status,
                                struct dpt_error *err)
 {
-    t->backend->devices->links->abort(t->engine_state->link);
     return dpt_group_give_up(&t->comm->world, dpt_step_fail(t, status, err), err);
 }
 

@@ -1,7 +1,8 @@
 #include "core/backend/cuda/libraries/nccl.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/base/memory.h"
 
@@ -11,7 +12,9 @@ struct dpt_cuda_link {
     struct dpt_cuda_library lib; /* the driver and NCCL */
     CUcontext context;
     void *comm;
-    atomic_bool aborted;
+    /* Held while a call is under way that uses `comm`, which an abort frees. */
+    pthread_mutex_t lock;
+    bool aborted;
 };
 
 /* Turns a result into a status. comm: may be NULL. */
@@ -36,8 +39,16 @@ static void abort_link(void *opened)
 {
     struct dpt_cuda_link *link = opened;
 
-    if (link != NULL && link->comm != NULL && !atomic_exchange(&link->aborted, true))
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    if (pthread_mutex_timedlock(&link->lock, &until) != 0)
+        return;
+    if (link->comm != NULL && !link->aborted)
         link->lib.ncclCommAbort(link->comm);
+    link->aborted = true;
+    pthread_mutex_unlock(&link->lock);
 }
 
 static void close_link(void *opened)
@@ -46,9 +57,10 @@ static void close_link(void *opened)
 
     if (link == NULL)
         return;
-    if (link->comm != NULL && !atomic_exchange(&link->aborted, true))
+    if (link->comm != NULL && !link->aborted)
         link->lib.ncclCommDestroy(link->comm);
     dpt_cuda_library_close(&link->lib);
+    pthread_mutex_destroy(&link->lock);
     dpt_free(link);
 }
 
@@ -59,6 +71,7 @@ static enum dpt_status open_link(void **opened, int *version, struct dpt_error *
 
     *opened = NULL;
     DPT_TRY(DPT_ALLOCATE(link, 1, "the GPUs' connections", err));
+    pthread_mutex_init(&link->lock, NULL);
     DPT_TRY(dpt_cuda_library_open(&link->lib, DPT_CUDA_DRIVER | DPT_CUDA_NCCL, NULL, err));
     *version = link->lib.nccl;
     *opened = link;
@@ -98,17 +111,25 @@ out:
     return status;
 }
 
+/* Takes the lock for a call. Errors: RANK: there is no communicator any more. */
+static enum dpt_status enter(struct dpt_cuda_link *link, struct dpt_error *err)
+{
+    pthread_mutex_lock(&link->lock);
+    return link->aborted ? dpt_fail(err, DPT_RANK, "NCCL: the GPUs' connections were ended")
+                         : DPT_OK;
+}
+
 enum dpt_status dpt_cuda_link_check(struct dpt_cuda_link *link, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     int code = DPT_NCCL_SUCCESS;
 
-    if (atomic_load(&link->aborted))
-        return dpt_fail(err, DPT_RANK, "NCCL: the GPUs' connections were ended");
+    DPT_TRY(enter(link, err));
     DPT_TRY(check(&link->lib, link->comm, link->lib.ncclCommGetAsyncError(link->comm, &code),
                   "ncclCommGetAsyncError", err));
     DPT_TRY(check(&link->lib, link->comm, code, "a sum over the ranks", err));
 out:
+    pthread_mutex_unlock(&link->lock);
     return status;
 }
 
@@ -117,13 +138,13 @@ enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t 
 {
     enum dpt_status status = DPT_OK;
 
-    if (atomic_load(&link->aborted))
-        return dpt_cuda_link_check(link, err);
+    DPT_TRY(enter(link, err));
     DPT_TRY(
         check(&link->lib, link->comm,
               link->lib.ncclAllReduce(at, at, n, DPT_NCCL_FLOAT, DPT_NCCL_SUM, link->comm, stream),
               "ncclAllReduce", err));
 out:
+    pthread_mutex_unlock(&link->lock);
     return status;
 }
 

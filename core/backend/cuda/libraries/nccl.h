@@ -4,10 +4,12 @@
  * It is opened (library.h) when ranks want to connect their GPUs. A job whose ranks lack it sums by
  * MPI.
  *
- * A communicator (`link` of core/comm/transport.h) belongs to the thread that opened it, but any
- * thread may abort it. Its sums are not captured in graphs: a captured collective must be captured
+ * A communicator (`link` of core/comm/transport.h) is used by one thread at a time, but any thread
+ * may abort it. Its sums are not captured in graphs: a captured collective must be captured
  * by all ranks alike, and their steps differ in micro-batches. The communicator is a blocking one:
- * of another kind each call would start a thread, and once the ranks are connected no call waits.
+ * of another kind (ncclCommInitRankConfig) each sum would start a thread and be asked for until it
+ * has been enqueued. Once the ranks are connected no call waits. While they connect none can be
+ * aborted, since it would be freed under the call that makes it.
  */
 #ifndef DPT_BACKEND_CUDA_NCCL_H
 #define DPT_BACKEND_CUDA_NCCL_H

@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -110,20 +111,54 @@ def test_a_failing_device_takes_all_along(machine, call):
     assert done.returncode == 71 and len(re.findall(r"^rank 1 \(", err, re.M)) == 1 and "GPU, " in err, err
 
 
+def logged(machine, call):
+    """How often each process called it."""
+    return sorted(len(re.findall(rf"^{call}\b", path.read_text(), re.M)) for path in machine.path.glob("calls*"))
+
+
 def test_a_dead_rank_is_named(machine):
-    result = machine.run("killed", machine.job(CNN), ranks=3, sets=["comm.timeout=1000s"], DPTRAIN_FAULT="kill:rank=1:step=4")
+    """The others' devices would wait for it: their part of the sums is aborted before the job ends."""
+    result = machine.run("killed", machine.job(CNN), ranks=3, sets=["comm.timeout=1000s"], DPTRAIN_FAULT="kill:rank=1:step=4",
+                         FAKEGPU_LOG=str(machine.path / "calls%p"), FAKEGPU_EAGER="0")
     assert result.code != 0 and re.search(r"rank 1 \(.*(was killed|died|SIGKILL)", result.err), result
+    assert logged(machine, "ncclCommAbort") == [0, 1, 1], result
 
 
 @pytest.mark.parametrize("fault, said", [("hang:rank=1:step=4", r"rank 1 \(.* step 4"), ("stop:rank=1:step=4", r"rank 1 \(.*stopped")])
 def test_a_rank_that_stays_away_is_named(machine, fault, said):
     """The others wait for their devices, which wait for it: it is the one that is blamed."""
-    result = machine.run("late", machine.job(CNN), ranks=3, sets=["comm.timeout=3s"], DPTRAIN_FAULT=fault)
+    result = machine.run("late", machine.job(CNN), ranks=3, sets=["comm.timeout=3s"], DPTRAIN_FAULT=fault,
+                         FAKEGPU_LOG=str(machine.path / "calls%p"), FAKEGPU_EAGER="0")
     assert result.code == 71 and re.search(said, result.err), result
+    assert logged(machine, "ncclCommAbort")[-2:] == [1, 1], result
 
 
-def test_a_sum_that_does_not_end(machine):
-    result = machine.run("hangs", machine.job(CNN), ranks=2, sets=["comm.timeout=3s"], FAKENCCL_HANG="6")
+def test_an_abort_that_hangs(machine):
+    """It is waited for no longer than a few seconds."""
+    start = time.monotonic()
+    result = machine.run("late", machine.job(CNN), ranks=3, sets=["comm.timeout=3s"], DPTRAIN_FAULT="hang:rank=1:step=4",
+                         FAKEGPU_LOG=str(machine.path / "calls%p"), FAKEGPU_EAGER="0", FAKENCCL_ABORT_HANGS="1")
+    assert result.code == 71 and re.search(r"rank 1 \(.* step 4", result.err), result
+    assert logged(machine, "ncclCommAbort") == [1, 1, 1] and time.monotonic() - start < 20, result
+
+
+@pytest.mark.parametrize("call", ["ncclCommInitRank:1", "ncclAllReduce:1", "cuCtxSynchronize:3"])
+def test_one_that_cannot_connect_keeps_none_waiting(machine, call):
+    """The others wait for it in the same call, which has no end of its own."""
+    shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=" + call + "; exec \"$@\""
+    for insists in (False, True):
+        command = ["mpirun", "-np", "3", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(DENSE), "--output", str(machine.path / f"{insists}"),
+                   "--set", "device.kind=cuda", *(["--set", "comm.transport=nccl"] if insists else [])]
+        result = dpt.Result(subprocess.run(command, timeout=60,
+                                           env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment, "FAKEGPU_EAGER": "0"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+        why = rf"rank 1 \(.*{call.split(':')[0]}"
+        assert result.code == (78 if insists else 0) and re.search(why, result.err if insists else header(result, "sums")), result
+
+
+@pytest.mark.parametrize("number", ["1", "6"])
+def test_a_sum_that_does_not_end(machine, number):
+    """The first one is the trial."""
+    result = machine.run("hangs", machine.job(CNN), ranks=2, sets=["comm.timeout=3s", "comm.start_timeout=3s"], FAKENCCL_HANG=number)
     assert result.code == 71 and "has not ended what it was given" in result.err, result
 
 

@@ -9,6 +9,7 @@
  *
  *   FAKENCCL_VERSION=0   22803 is 2.28.3
  *   FAKENCCL_HANG=N      the Nth sum of this process waits for ever
+ *   FAKENCCL_ABORT_HANGS=1   an abort does not return
  *   FAKENCCL_WRONG=N     an element of the Nth sum comes out wrong on this rank
  *   FAKEGPU_FAIL, FAKEGPU_LOG   as for the driver's functions
  */
@@ -219,8 +220,11 @@ int ncclCommAbort(void *comm)
     struct comm *c = comm;
 
     FAKE(ncclCommAbort, USAGE, "%s", "");
-    atomic_store(&c->aborted, true);
+    if (atomic_exchange(&c->aborted, true))
+        fakegpu_complain("ncclCommAbort again");
     atomic_store(&c->place->aborted, true);
+    while (fakegpu_number("FAKENCCL_ABORT_HANGS", 0) != 0)
+        pause_briefly();
     return DPT_NCCL_SUCCESS;
 }
 
@@ -243,10 +247,10 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
     struct sum s = {c, to, n, ++c->sums};
 
     FAKE(ncclAllReduce, REMOTE_ERROR, "%zu", n);
-    if (from != to || type != DPT_NCCL_FLOAT || op != DPT_NCCL_SUM || n > MOST_FLOATS ||
-        fakegpu_current() != c->context) {
-        fakegpu_complain("ncclAllReduce of %zu: another context, type or operation, or not in "
-                         "place",
+    if (atomic_load(&c->aborted) || from != to || type != DPT_NCCL_FLOAT || op != DPT_NCCL_SUM ||
+        n > MOST_FLOATS || fakegpu_current() != c->context) {
+        fakegpu_complain("ncclAllReduce of %zu: aborted, another context, type or operation, or "
+                         "not in place",
                          n);
         return INVALID_ARGUMENT;
     }

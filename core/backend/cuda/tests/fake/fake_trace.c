@@ -44,7 +44,7 @@ static struct variable {
     {.name = "FAKEGPU_LOG"},     {.name = "FAKEGPU_LEAKS"},     {.name = "FAKEGPU_QUIET"},
     {.name = "FAKEGPU_TAKES"},   {.name = "FAKEGPU_DROPS_NAN"}, {.name = "FAKEGPU_HANG"},
     {.name = "FAKEGPU_KNOBS"},   {.name = "FAKENCCL_HANG"},     {.name = "FAKENCCL_VERSION"},
-    {.name = "FAKENCCL_WRONG"},  {.name = "FAKEGPU_PEERS"},
+    {.name = "FAKENCCL_WRONG"},  {.name = "FAKEGPU_PEERS"},     {.name = "FAKENCCL_ABORT_HANGS"},
 };
 
 enum { VARIABLES = sizeof variables / sizeof *variables };
