@@ -96,8 +96,15 @@ struct dpt_steps_spec {
     bool reduces;        /* gradients are summed over ranks between compute and update */
     /* They are summed in device memory (by a CUDA-aware MPI), where `bucket` then points. */
     bool on_device;
-    void *link;     /* or by this (core/comm/transport.h), with `sum`; NULL: there is none */
-    int64_t bucket; /* approximate bytes of a bucket */
+    void *link;      /* or by this (core/comm/transport.h), with `sum`; NULL: there is none */
+    int64_t bucket;  /* approximate bytes of a bucket */
+    int rank, ranks; /* this rank, of those that sum */
+    /* Gradients are summed along the tree of core/comm/sums/tree.h, over the ranks only with a
+     * link, and the norm as under `reproducible` (dpt_graph_chunks). blocks: how many values
+     * wait at most until this rank's next micro-batch is computed. received: how many blocks all
+     * other ranks have in a step at most. */
+    bool tree;
+    int blocks, received;
     struct dpt_steps_data data;
 };
 
@@ -162,10 +169,18 @@ struct dpt_backend_steps {
     /* Enqueues the copy of a staging buffer's samples to the device, which overlaps with the
      * computation of earlier steps. micros: how many micro-batches it holds. */
     enum dpt_status (*send)(void *steps, int which, int32_t micros, struct dpt_error *err);
+    /* Says, before a step's `compute`, how its micro-batches are divided: rank r has numbers
+     * first[r] to first[r + 1] - 1. To be called with a link, for sums along the tree. A rank that
+     * fails calls it, too. */
+    enum dpt_status (*divide)(void *steps, const int32_t *first, struct dpt_error *err);
     /* Enqueues a step up to this rank's gradient, for the samples that were sent. micros: as sent;
      * with 0 the gradient is zero. seed, step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
+    /* In how many parts this rank's gradient is before the sum over the ranks: one, but for sums
+     * along the tree. `part` waits, and copies part k with its tail. */
+    int (*parts)(const void *steps);
+    enum dpt_status (*part)(void *steps, int k, float *gradient, struct dpt_error *err);
     /* Number of buckets of a step; 0 if nothing is reduced over ranks. */
     int (*buckets)(const void *steps);
     /* Waits for bucket i of the step, in the order in which they are finished. *at: out, [*n]

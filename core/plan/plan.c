@@ -41,6 +41,7 @@ enum dpt_status dpt_plan_layout(const struct dpt_plan *p, const struct dpt_job *
         .backend = p->backend,
         .graph = &p->model.graph,
         .files = p->data.train.set->files,
+        .linked = p->linked,
         .ranks = ranks,
         .node_ranks = node_ranks,
     };
@@ -159,8 +160,10 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     p->cores = dpt_process_cores();
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &p->backend, err));
     count_nodes(p);
-    if (p->backend->devices != NULL)
+    if (p->backend->devices != NULL) {
         dpt_plan_gpu_choose(p);
+        dpt_plan_gpu_links(p);
+    }
     DPT_TRY(describe(p, err));
     if (p->backend->devices != NULL)
         dpt_plan_gpu_transport(p);

@@ -167,6 +167,7 @@ struct dpt_plan {
     double libraries;                    /* and their pages */
     struct dpt_gpu_type gpu;             /* the GPU to run on; no name: none */
     bool gpu_here;                       /* in this machine */
+    bool linked;                         /* GPUs could sum by NCCL, if they took the steps */
     const char *by_host; /* why gradients are summed in the hosts' memory; NULL: by NCCL */
     struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* a rank's, on that GPU */
     double device_bytes;
@@ -267,7 +268,8 @@ void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, d
 
 /* The type that the spec names, or the GPU of this machine, or, where there is none, an H200. */
 void dpt_plan_gpu_choose(struct dpt_plan *plan);
-/* Fills plan->by_host, of a layout that is known. */
+/* Fills plan->by_host and `linked`; and by_host once more, of a layout that is known. */
+void dpt_plan_gpu_links(struct dpt_plan *plan);
 void dpt_plan_gpu_transport(struct dpt_plan *plan);
 /* Fills plan->device. */
 void dpt_plan_gpu_memory(struct dpt_plan *plan);

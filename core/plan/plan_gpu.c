@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "core/backend/operation.h"
+#include "core/comm/sums/tree.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/choose.h"
 
@@ -149,21 +150,52 @@ static bool has_links(const struct dpt_device_links *links)
     return true;
 }
 
-void dpt_plan_gpu_transport(struct dpt_plan *p)
+void dpt_plan_gpu_links(struct dpt_plan *p)
 {
-    const struct dpt_job *job = p->job;
-
     p->by_host = NULL;
-    if (job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
-        p->by_host = "comm.reduction: reproducible";
-    else if (!p->layout.on_device)
-        p->by_host = "the host takes part in the steps";
-    else if (job->comm.transport == DPT_TRANSPORT_MPI)
+    if (p->job->comm.transport == DPT_TRANSPORT_MPI)
         p->by_host = "comm.transport: mpi";
     else if (p->gpu_here && p->spec.node_ranks > dpt_choose_count(DPT_DEVICE_CUDA))
         p->by_host = "ranks share a GPU";
     else if (p->gpu_here && !has_links(p->backend->devices->links))
         p->by_host = "NCCL is not here";
+    p->linked = p->by_host == NULL;
+}
+
+void dpt_plan_gpu_transport(struct dpt_plan *p)
+{
+    if (p->linked && !p->layout.on_device)
+        p->by_host = "the host takes part in the steps";
+}
+
+/* --- sums along the tree ---------------------------------------------------------------------- */
+
+/* Whether the devices sum along the tree of core/comm/sums/tree.h. */
+static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
+{
+    return l->on_device && p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+}
+
+/* The most blocks that any rank has of a step's gradient; waiting: that it keeps beside the present
+ * one. */
+static int most_blocks(const struct dpt_layout *l, int *waiting)
+{
+    const int32_t all = dpt_sampler_micro_batches(&l->sampler, 0);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int most = 0;
+
+    *waiting = 0;
+    for (int r = 0; r < l->replicas; r++) {
+        int32_t first, last;
+        int n;
+
+        dpt_sampler_partition(&l->sampler, 0, r, l->replicas, &first, &last);
+        n = dpt_tree_blocks(first, last, all, blocks);
+        most = n > most ? n : most;
+        n = dpt_tree_most(first, last, all);
+        *waiting = n > *waiting ? n : *waiting;
+    }
+    return most;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -195,7 +227,12 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
     /* The device adds gradients if there is memory for that. */
     const bool adds = sum + (double)p->program.sums + margin * p->gpu.memory <= p->gpu.memory;
-    const double sums = adds ? (double)p->program.sums : 0;
+    double sums = adds ? (double)p->program.sums : 0;
+    int waiting = 0;
+
+    if (along_tree(p, &p->layout))
+        most_blocks(&p->layout, &waiting);
+    sums += waiting * arena;
 
     if (!adds)
         p->adds = p->layout.at_once;
@@ -311,8 +348,16 @@ static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l, do
         const double away = 2 * ceil(log2(nodes)) * (f->latency + 2 * f->overhead);
         double rate;
         const enum dpt_plan_link link = slowest_link(p, l, &rate);
+        double sent = 2 * (ranks - 1) / ranks;
+        int waiting;
 
-        seconds[link] = calls * (call_start + away) + 2 * (ranks - 1) / ranks * bytes / rate;
+        /* Ranks send their blocks to those who add them, past each other also between nodes. */
+        if (along_tree(p, l)) {
+            const double past = link == DPT_PLAN_LINK_NETWORK ? l->node_replicas : 1;
+
+            sent = (most_blocks(l, &waiting) * past + 1) * (ranks - 1) / ranks;
+        }
+        seconds[link] = calls * (call_start + away) + sent * bytes / rate;
         return;
     }
     /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
@@ -425,6 +470,8 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int
         sum_on_host(p, l, micros, step);
     else if (l->replicas > 1)
         sum_buckets(p, l, step);
+    if (along_tree(p, l)) /* each micro-batch's gradient is added to what waits, or waits itself */
+        step->local += (double)(micros - 1) * 3 * arena / memory;
     if (steps)
         step->update = ((4 + 2 * p->layout.slots) * arena + 2 * arena) / memory + 4 * start;
     else /* the host updates what a rank owns, and the device gets the weights */

@@ -34,7 +34,10 @@ struct dpt_trainer {
     int gpu;                   /* number of its device, if it has devices */
     struct dpt_rank_gpu *gpus; /* [ranks] (choose.h); NULL: no rank has a GPU */
     bool shares_gpu;           /* some ranks have the same one */
-    bool loads;                /* DPT_PART_LOADED */
+    /* The ranks' devices are linked, and sum by themselves (core/comm/transport.h); NULL: they are
+     * not. */
+    void *link;
+    bool loads; /* DPT_PART_LOADED */
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_target_scale targets;      /* scale of the outputs; loss mse. Owner: splits.c */

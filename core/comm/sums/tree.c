@@ -74,3 +74,16 @@ int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block
         blocks[i] = tree.block[i];
     return tree.n;
 }
+
+int dpt_tree_most(int32_t first, int32_t last, int32_t total)
+{
+    struct dpt_tree tree;
+    int most = 0;
+
+    dpt_tree_begin(&tree, total);
+    for (int32_t i = first; i < last; i++) {
+        most = tree.n > most ? tree.n : most;
+        dpt_tree_push(&tree, (struct dpt_block){i, 0}, NULL, 0, NULL, NULL);
+    }
+    return most;
+}

@@ -51,4 +51,7 @@ void dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
  * least DPT_TREE_BLOCKS. */
 int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks);
 
+/* The most blocks that stand for leaves first … i-1, for any leaf i of first … last-1. */
+int dpt_tree_most(int32_t first, int32_t last, int32_t total);
+
 #endif

@@ -66,10 +66,14 @@ static void any_partition_gives_the_same_bits(void **state)
             const int32_t first = total * r / ranks, last = total * (r + 1) / ranks;
             struct dpt_block blocks[DPT_TREE_BLOCKS];
             struct dpt_tree part;
+            int most = 0;
 
             dpt_tree_begin(&part, total);
-            for (int32_t i = first; i < last; i++)
+            for (int32_t i = first; i < last; i++) {
+                most = part.n > most ? part.n : most;
                 dpt_tree_push(&part, (struct dpt_block){i, 0}, work[i], WIDTH, NULL, NULL);
+            }
+            assert_int_equal(most, dpt_tree_most(first, last, total));
             assert_int_equal(part.n, dpt_tree_blocks(first, last, total, blocks));
             for (int i = 0; i < part.n; i++) {
                 assert_int_equal(part.block[i].begin, blocks[i].begin);

@@ -70,14 +70,11 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .at_once = AT_ONCE,
         .targets = t->data.train.form.targets,
         .weights = set->weights != NULL,
-        .reduces = ranks > 1,
-        .on_device = d->on_device,
-        .link = d->link,
-        .bucket = DPT_BUCKET,
         .data = data_of(&t->data.train.form),
     };
 
     spec.rule.slots = t->arenas.slots;
+    dpt_device_sums_plan(t, &spec);
     return d->type->open(t->model.program, &spec, &d->steps, err);
 }
 
@@ -104,7 +101,7 @@ static bool detach(struct dpt_trainer *t)
     dpt_device_sums_detach(t);
     dpt_free(t->reduction.sum);
     t->reduction.sum = NULL;
-    *d = (struct dpt_engine_state){.type = d->type, .link = d->link, .on_device = d->on_device};
+    *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device, .first = d->first};
     return true;
 }
 
@@ -166,7 +163,7 @@ static enum dpt_status read_results(struct dpt_trainer *t, struct dpt_error *err
     left_out = now->skipped - before.skipped + now->weightless - before.weightless +
                now->scale.overflows - before.scale.overflows;
     /* Over links the samples of each step are compared when the host hears of it. */
-    if (d->link == NULL && left_out == 0 && !now->withheld &&
+    if (t->link == NULL && left_out == 0 && !now->withheld &&
         now->samples - before.samples != d->given)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL,
                          "up to step %lld: the device counted %lld of %lld samples",
@@ -400,7 +397,9 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     float flags[DPT_FLAGS];
 
     *result = (struct dpt_step_result){.deferred = true};
-    mine = compute_rank(t, err);
+    mine = dpt_device_sums_begin(t, err);
+    if (mine == DPT_OK)
+        mine = compute_rank(t, err);
     dpt_step_flags(t, mine != DPT_OK, flags);
     if (t->comm->world.size > 1) {
         DPT_TRY(dpt_device_sum(t, flags, &mine, total, &summing, err));

@@ -21,9 +21,6 @@ struct dpt_device_bucket {
 
 struct dpt_engine_state {
     const struct dpt_backend_steps *type;
-    /* The ranks' devices are linked, and sum by themselves (core/comm/transport.h); NULL: MPI
-     * sums. */
-    void *link;
     bool on_device; /* the ranks' sums are made in its memory */
     void *steps;    /* NULL: no program is attached */
     struct dpt_prefetcher *prefetcher;
@@ -43,6 +40,7 @@ struct dpt_engine_state {
     size_t spare_bytes;
 
     /* Only with a link. */
+    int32_t *first;       /* [ranks + 1]: the step's micro-batches of each rank */
     int64_t asked, heard; /* sums that were enqueued, and of which the tail was read */
     int32_t count[DPT_STAGING_BUFFERS]; /* samples of the last steps */
     bool saves[DPT_STAGING_BUFFERS];    /* whether this rank asked for a checkpoint in them */
@@ -52,6 +50,10 @@ struct dpt_engine_state {
 /* Collective. Chooses by what the ranks' gradients are summed. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_device_sums_close(struct dpt_trainer *t);
+/* Fills in what the steps are to know of the sums. */
+void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *spec);
+/* Before a step's part of this rank. Errors: RANK. */
+enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err);
 /* Once the steps are open, and once they have parameters. Errors: RANK. */
 enum dpt_status dpt_device_sums_attach(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_device_sums_measure(struct dpt_trainer *t, struct dpt_error *err);

@@ -4,6 +4,7 @@
 #include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/comm/sums/tree.h"
 #include "core/train/engines/device.h"
 
 /* --- by what is summed ------------------------------------------------------------------------ */
@@ -25,10 +26,9 @@ enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *er
     struct dpt_engine_state *d = t->engine_state;
     const struct dpt_backend_devices *devices = t->backend->devices;
 
-    DPT_TRY(dpt_comm_transport(t->comm, (enum dpt_transport)t->job->comm.transport, devices->links,
-                               &devices->memory, t->gpu, t->shares_gpu, &d->link, t->transport,
-                               err));
-    if (d->link == NULL)
+    status = DPT_ALLOCATE(d->first, (size_t)t->comm->world.size + 1, "the ranks' sums", err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    if (t->link == NULL)
         DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
                                      &devices->memory, t->gpu, largest_bucket(&t->model.graph),
                                      &d->on_device, t->aware, err));
@@ -40,8 +40,72 @@ void dpt_device_sums_close(struct dpt_trainer *t)
 {
     struct dpt_engine_state *d = t->engine_state;
 
-    if (d != NULL && d->link != NULL)
-        dpt_comm_unlink(t->comm, t->backend->devices->links, d->link);
+    if (d == NULL)
+        return;
+    dpt_free(d->first);
+}
+
+static bool along_tree(const struct dpt_trainer *t)
+{
+    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+}
+
+/* The blocks of the tree that wait on this rank, and those of the other ranks, in a step. */
+static void count_blocks(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
+{
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    const int32_t all = dpt_sampler_micro_batches(s, step);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int received = 0;
+
+    for (int r = 0; r < spec->ranks; r++) {
+        int32_t first, last;
+        int waiting;
+
+        dpt_sampler_partition(s, step, r, spec->ranks, &first, &last);
+        if (r != spec->rank) {
+            received += dpt_tree_blocks(first, last, all, blocks);
+            continue;
+        }
+        waiting = dpt_tree_most(first, last, all);
+        spec->blocks = waiting > spec->blocks ? waiting : spec->blocks;
+    }
+    spec->received = received > spec->received ? received : spec->received;
+}
+
+/* A full step, and the last of an epoch, which may be short. */
+void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *spec)
+{
+    const struct dpt_engine_state *d = t->engine_state;
+    const int64_t steps = dpt_sampler_steps(&t->data.train.sampler);
+
+    spec->rank = t->comm->world.rank;
+    spec->ranks = t->comm->world.size;
+    spec->reduces = spec->ranks > 1;
+    spec->on_device = d->on_device;
+    spec->link = t->link;
+    spec->bucket = DPT_BUCKET;
+    spec->tree = along_tree(t);
+    if (!spec->tree)
+        return;
+    count_blocks(t, 0, spec);
+    count_blocks(t, steps - 1, spec);
+}
+
+enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    const int64_t step = t->progress.epoch_step;
+    const int ranks = t->comm->world.size;
+    int32_t last;
+
+    if (t->link == NULL || !along_tree(t))
+        return DPT_OK;
+    for (int r = 0; r < ranks; r++)
+        dpt_sampler_partition(s, step, r, ranks, &d->first[r], &last);
+    d->first[ranks] = dpt_sampler_micro_batches(s, step);
+    return d->type->divide(d->steps, d->first, err);
 }
 
 enum dpt_status dpt_device_sums_attach(struct dpt_trainer *t, struct dpt_error *err)
@@ -151,16 +215,21 @@ out:
 /* --- over links ------------------------------------------------------------------------------- */
 
 /* How far two sums of the same floats may lie apart, in parts of the sum of their amounts: any
- * order of adding keeps below it. */
-static double tolerance(int ranks)
+ * order of adding as many keeps below it. */
+static double tolerance(const struct dpt_trainer *t)
 {
-    return 2.0 * ranks * 0x1p-24;
+    const int ranks = t->comm->world.size;
+    const int32_t micros =
+        along_tree(t) ? dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step)
+                      : 0;
+
+    return 2.0 * (micros > ranks ? micros : ranks) * 0x1p-24;
 }
 
 /* The first step's gradient, summed by MPI, too: all that has to do with links is new to a machine
  * only once. */
 struct second_opinion {
-    float *own, *amounts; /* [n]; summed over the ranks */
+    float *own, *amounts; /* [n]; summed over the ranks' parts */
     size_t n;
 };
 
@@ -177,19 +246,26 @@ static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
     const struct dpt_engine_state *d = t->engine_state;
     const struct dpt_group *world = &t->comm->world;
     const size_t words = (size_t)t->model.graph.arena + DPT_TAIL_WORDS;
+    float *part = NULL;
 
     o->n = (size_t)t->model.graph.floats;
-    status = DPT_ALLOCATE(o->own, words, "the first step's check", err);
+    status = DPT_ALLOCATE(o->own, o->n, "the first step's check", err);
     if (status == DPT_OK)
         status = DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err);
     if (status == DPT_OK)
-        status = d->type->get(d->steps, NULL, NULL, o->own, err);
+        status = DPT_ALLOCATE(part, words, "the first step's check", err);
+    for (int k = 0; status == DPT_OK && k < d->type->parts(d->steps); k++) {
+        status = d->type->part(d->steps, k, part, err);
+        for (size_t i = 0; i < o->n; i++) {
+            o->own[i] += part[i];
+            o->amounts[i] += fabsf(part[i]);
+        }
+    }
     DPT_TRY(dpt_group_agree(world, status, err));
-    for (size_t i = 0; i < o->n; i++)
-        o->amounts[i] = fabsf(o->own[i]);
     DPT_TRY(dpt_group_sum_floats(world, o->own, o->own, o->n, err));
     DPT_TRY(dpt_group_sum_floats(world, o->amounts, o->amounts, o->n, err));
 out:
+    dpt_free(part);
     return status;
 }
 
@@ -201,7 +277,7 @@ static enum dpt_status compare(struct dpt_trainer *t, const struct second_opinio
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
     const struct dpt_graph *g = &t->model.graph;
-    const double part = tolerance(t->comm->world.size);
+    const double part = tolerance(t);
     float *sum = NULL;
     size_t i = 0;
 
@@ -271,6 +347,8 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
     if (asks)
         DPT_TRY(ask_mpi(t, &opinion, err));
     status = d->type->sum(d->steps, flags, DPT_TAIL_FLAGS, DPT_FLAGS, err);
+    if (status != DPT_OK && d->failure.status != DPT_OK)
+        *err = d->failure; /* of which this is a consequence */
     if (status != DPT_OK)
         DPT_TRY(give_up(t, status, err));
     d->asked++;
@@ -291,11 +369,10 @@ enum dpt_status dpt_device_sum(struct dpt_trainer *t, float flags[DPT_FLAGS], en
                                int32_t total, double *summing, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_engine_state *d = t->engine_state;
     const double start = dpt_now();
     int64_t counted = total;
 
-    if (d->link != NULL) {
+    if (t->link != NULL) {
         DPT_TRY(sum_by_link(t, flags, mine, total, err));
         *summing += dpt_now() - start;
         return DPT_OK;

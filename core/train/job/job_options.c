@@ -262,9 +262,8 @@ static const struct dpt_option comm_options[] = {
      .help = "sum between nodes in buckets while backward goes on (reduction: allreduce); auto: "
              "where each rank has a core beside those of its threads; no byte depends on it"},
     {CHOICE("transport", NONE, comm.transport, DPT_TRANSPORT_LIST, "auto"),
-     .help =
-         "what sums the gradients of GPUs (reduction: allreduce): nccl: NCCL, over NVLink, PCIe "
-         "and the network; mpi: MPI; auto: NCCL where each rank has it, and a GPU of its own"},
+     .help = "what sums the gradients of GPUs: nccl: NCCL, over NVLink, PCIe and the network; mpi: "
+             "MPI; auto: NCCL where each rank has it, and a GPU of its own"},
     {FLAG("check_transport", NONE, comm.check_transport, "true"),
      .help = "MPI sums the first step's gradient, too, and the job ends where NCCL's differs"},
     {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),

@@ -237,16 +237,29 @@ void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_
         graph->nodes[i].whole_step = false;
 }
 
-/* Whether the backend takes whole steps on its device: the optimizer must have a rule, and nothing
- * may need every gradient on the host. */
-static bool takes_steps(const struct dpt_layout *l)
+static bool synchronizes(const struct dpt_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].whole_step)
+            return true;
+    return false;
+}
+
+bool dpt_layout_takes_steps(const struct dpt_layout *l)
 {
     const struct dpt_job *job = l->job;
+    const bool divides = job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
+                         job->parallel.shard != DPT_SHARD_NONE;
+    const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
+     * as Adam's bias correction, would have other bits. */
+    const bool withholds =
+        job->device.precision == DPT_PRECISION_FP16 || job->train.on_nan == DPT_ON_NAN_SKIP;
 
-    return l->backend->steps != NULL && l->trains &&
-           job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
-           !l->each_gradient && dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE &&
-           !l->synchronized;
+    return l->backend->steps != NULL && l->trains && !divides && !job->log.hashes &&
+           !job->log.trace && !(tree && (withholds || (l->ranks > 1 && !l->linked))) &&
+           !l->each_gradient && !synchronizes(l->graph) &&
+           dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE;
 }
 
 enum dpt_status dpt_layout_open(struct dpt_layout *l, const struct dpt_sampler *samples, int rank,
@@ -265,10 +278,9 @@ enum dpt_status dpt_layout_open(struct dpt_layout *l, const struct dpt_sampler *
     l->sampler.global = (int32_t)job->batch.global;
     l->sampler.shuffle = (enum dpt_shuffle)job->data.shuffle;
     l->sampler.drop_last = job->data.drop_last;
-    for (int32_t i = 0; i < l->graph->n_nodes; i++)
-        l->synchronized = l->synchronized || l->graph->nodes[i].whole_step;
+    l->synchronized = synchronizes(l->graph);
     l->together = !l->synchronized && l->backend->teams != NULL && l->backend->teams(l->graph);
-    l->on_device = takes_steps(l);
+    l->on_device = dpt_layout_takes_steps(l);
     DPT_TRY(divide_model(l, err));
     DPT_TRY(divide_state(l, err));
     DPT_TRY(fill_stages(l, dpt_layout_place(l, rank).part, err));

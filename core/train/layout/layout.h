@@ -54,6 +54,7 @@ struct dpt_layout {
     const struct dpt_graph *graph;
     bool files;            /* the training set's samples are decoded from files */
     bool each_gradient;    /* something looks at the gradient of each micro-batch */
+    bool linked;           /* the ranks' devices sum by themselves (core/comm/transport.h) */
     int ranks, node_ranks; /* node_ranks: ranks that share a node */
 
     bool trains;    /* else it only evaluates or predicts: all ranks are replicas */
@@ -104,6 +105,11 @@ void dpt_layout_settle_norms(const struct dpt_job *job, bool trains, struct dpt_
 enum dpt_status dpt_layout_open(struct dpt_layout *layout, const struct dpt_sampler *samples,
                                 int rank, double cores, struct dpt_error *err);
 void dpt_layout_close(struct dpt_layout *layout);
+
+/* Whether the backend takes whole steps on its device, as far as the layout's input and `trains`
+ * say: the optimizer must have a rule, nothing may need every gradient on the host, and nothing but
+ * links keeps the tree's order over ranks. */
+bool dpt_layout_takes_steps(const struct dpt_layout *layout);
 
 /*
  * Sets what follows from the numbers of threads: this rank's, and all ranks' together. micro_most:

@@ -161,7 +161,7 @@ int32_t dpt_layout_choose_at_once(const struct dpt_layout *l)
     const int64_t run = busiest(l, batches, 1);
     int32_t group = 1;
 
-    if (!l->together || l->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+    if (!l->together || l->on_device || l->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         return 1;
     if (l->in_parts && l->backend->devices != NULL) /* it works on all at once */
         return 1;

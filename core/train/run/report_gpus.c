@@ -53,13 +53,13 @@ static void log_sums(const struct dpt_trainer *t)
 
     if (t->comm->world.size == 1)
         return;
-    if (host && t->transport[0] != '\0') {
+    if (t->link != NULL) {
         dpt_log_info(t->log, "  sums     by %s", t->transport);
         return;
     }
     dpt_log_info(t->log, "  sums     in GPU memory: %s",
                  host ? "no (these steps are summed on the host)" : t->aware);
-    if (!host)
+    if (t->transport[0] != '\0')
         dpt_log_info(t->log, "           by NCCL: %s", t->transport);
 }
 
@@ -133,5 +133,5 @@ void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m)
     if (t->aware[0] != '\0')
         dpt_metrics_text(m, "cuda_aware", t->aware);
     if (t->transport[0] != '\0')
-        dpt_metrics_text(m, "transport", t->aware[0] != '\0' ? "MPI" : t->transport);
+        dpt_metrics_text(m, "transport", t->link == NULL ? "MPI" : t->transport);
 }

@@ -100,6 +100,7 @@ struct dpt_program_spec dpt_layout_program(const struct dpt_layout *l,
         .team = l->together ? pool : NULL,
         .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .slices = l->on_device && l->linked ? l->replicas : 0,
         .varying = !job->device.deterministic,
     };
 }

@@ -59,17 +59,47 @@ out:
     return status;
 }
 
-/* Errors: BAD_JOB: NCCL is to sum what no GPU has. */
-static enum dpt_status check_transport(const struct dpt_trainer *t, struct dpt_error *err)
+static struct dpt_layout layout_input(const struct dpt_trainer *t, bool linked)
 {
-    if (t->job->comm.transport != DPT_TRANSPORT_NCCL || t->layout.on_device || !t->layout.trains ||
-        t->comm->world.size == 1)
+    const struct dpt_split *train = &t->data.train;
+
+    return (struct dpt_layout){
+        .job = t->job,
+        .backend = t->backend,
+        .graph = &t->model.graph,
+        .files = train->present && train->set->files,
+        .each_gradient = dpt_fault_strikes_gradients(&t->fault),
+        .linked = linked,
+        .ranks = t->comm->world.size,
+        .node_ranks = t->comm->node.size,
+        .trains = train->present,
+    };
+}
+
+/* Connects the ranks' devices where these take the steps, if they can. Collective. Errors: BAD_JOB:
+ * NCCL is to sum what no GPU has. */
+static enum dpt_status link_devices(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_layout would = layout_input(t, true);
+    const struct dpt_backend_devices *devices = t->backend->devices;
+    int64_t others;
+
+    if (t->comm->world.size == 1 || !would.trains)
         return DPT_OK;
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "comm.transport: nccl: the gradients of this job are summed on the host; NCCL "
-                    "sums those of GPUs that update by themselves: device.kind: cuda, without "
-                    "comm.reduction: reproducible, stages, shards, log.hashes, log.trace and "
-                    "statistics: batch");
+    others = !dpt_layout_takes_steps(&would); /* a fault may strike on one rank alone */
+    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &others, &others, 1, err));
+    if (others > 0 && t->job->comm.transport == DPT_TRANSPORT_NCCL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "comm.transport: nccl: the gradients of this job are summed on the host; "
+                         "NCCL sums those of GPUs that update by themselves: device.kind: cuda, "
+                         "without stages, shards, log.hashes, log.trace and statistics: batch"));
+    if (others == 0)
+        DPT_TRY(dpt_comm_transport(t->comm, (enum dpt_transport)t->job->comm.transport,
+                                   devices->links, &devices->memory, t->gpu, t->shares_gpu,
+                                   &t->link, t->transport, err));
+out:
+    return status;
 }
 
 /* Finds how the work is divided, as far as this rank knows by itself, and who takes the steps. */
@@ -78,20 +108,11 @@ static enum dpt_status make_layout(struct dpt_trainer *t, double cores, struct d
     enum dpt_status status = DPT_OK;
     const struct dpt_split *train = &t->data.train;
 
-    t->layout = (struct dpt_layout){
-        .job = t->job,
-        .backend = t->backend,
-        .graph = &t->model.graph,
-        .files = train->present && train->set->files,
-        .each_gradient = dpt_fault_strikes_gradients(&t->fault),
-        .ranks = t->comm->world.size,
-        .node_ranks = t->comm->node.size,
-    };
+    t->layout = layout_input(t, t->link != NULL);
     DPT_TRY(dpt_layout_open(&t->layout, train->present ? &train->sampler : NULL,
                             t->comm->world.rank, cores, err));
     t->stage = &t->layout.stage[dpt_layout_place(&t->layout, t->comm->world.rank).stage];
     t->engine = t->layout.on_device ? &dpt_engine_device : &dpt_engine_host;
-    DPT_TRY(check_transport(t, err));
     dpt_mesh_plan(t);
     t->units.gathers = t->layout.by_messages; /* until they open */
     DPT_TRY(check_room(t, err));
@@ -267,6 +288,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_splits_open(&t->data, job, parts, comm, log, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
     t->called = t->data.called;
+    DPT_TRY(link_devices(t, err));
     DPT_TRY(divide_work(t, err));
     DPT_TRY(dpt_mesh_open(t, err));
     DPT_TRY(dpt_trainer_share_targets(t, err));
@@ -287,6 +309,8 @@ void dpt_trainer_close(struct dpt_trainer *t)
         return;
     if (t->engine != NULL)
         t->engine->close(t);
+    if (t->link != NULL)
+        dpt_comm_unlink(t->comm, t->backend->devices->links, t->link);
     dpt_runner_close(t->runner);
     close_sized(t);
     dpt_pool_close(t->team.pool);

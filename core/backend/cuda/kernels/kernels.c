@@ -50,6 +50,28 @@ int64_t dpt_cuda_norm_blocks(int64_t floats)
     return ceil_div(rounds, ceil_div(rounds, DPT_CUDA_NORM_BLOCKS));
 }
 
+int64_t dpt_cuda_chunk_blocks(int64_t chunks)
+{
+    const int64_t blocks = ceil_div(chunks, DPT_CUDA_THREADS / 32);
+
+    return blocks > 1 ? smaller(blocks, 2 * DPT_CUDA_NORM_BLOCKS) : 1;
+}
+
+void dpt_cuda_link_leaves(struct dpt_cuda_leaf *leaf, int n)
+{
+    int32_t top = -1;
+
+    for (int i = 0; i < n; i++) {
+        leaf[i].below = -1;
+        if (i > 0 && leaf[i].merges == 0) { /* what is there by now waits */
+            leaf[i - 1].below = top;
+            top = i - 1;
+        }
+        for (int32_t m = 1; m < leaf[i].merges; m++)
+            top = leaf[top].below;
+    }
+}
+
 /* The amount of work of a launch. */
 struct work {
     int64_t lanes, element;  /* given: elements in 16 bytes, bytes of an element */
@@ -284,6 +306,18 @@ WORK(norm, dpt_cuda_norm_args)
 {
     w->blocks = dpt_cuda_norm_blocks(a->n + a->state_n);
     w->bytes = w->element * (a->n + a->state_n) + a->copies.bytes;
+}
+
+WORK(norm_chunks, dpt_cuda_norm_args)
+{
+    w->blocks = dpt_cuda_chunk_blocks(a->chunks);
+    w->bytes = w->element * (a->n + a->state_n) + 16 * a->chunks;
+}
+
+WORK(tree, dpt_cuda_tree_args)
+{
+    w->threads = ceil_div(a->width, w->lanes);
+    w->bytes = w->element * a->width * (a->n + 1);
 }
 
 WORK(update, dpt_cuda_update_args)

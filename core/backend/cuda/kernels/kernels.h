@@ -126,6 +126,12 @@ struct dpt_cuda_add_args {
  *
  * copies: gradients that lie in the layers' layout. Before it reads them from the arena the kernel
  * writes them there, as from_layout does; add: adds them to what is there.
+ *
+ * norm_chunks is for sums whose bits count: squares are added up within chunks as
+ * dpt_sum_of_squares does, and the chunks' sums in their order where the norm decides about bits,
+ * which it does with `clip`. chunk: [chunks + 1], where they begin (core/base/sum_of_squares.h);
+ * they cover the n floats. It takes no copies. partial: a double for each chunk and block
+ * (dpt_cuda_chunk_blocks).
  */
 struct dpt_cuda_norm_args {
     float *gradient;
@@ -141,6 +147,32 @@ struct dpt_cuda_norm_args {
     int32_t skip;
     int32_t scaled;
     int32_t sums;
+    const int64_t *chunk;
+    int64_t chunks;
+};
+
+/* A leaf of the tree that sums ranks' gradients (core/comm/sums/tree.h). place: where its value is.
+ * number: which one it is there. merges: how often the value so far is merged with the one to its
+ * left once this leaf has come. A value that waits for its right neighbour lies where its last leaf
+ * was; below: the leaf at which the one to its left waits, of a leaf at which one does; -1: there
+ * is none (dpt_cuda_link_leaves). */
+enum dpt_cuda_place { DPT_CUDA_IN_SUM, DPT_CUDA_IN_BLOCKS, DPT_CUDA_RECEIVED };
+struct dpt_cuda_leaf {
+    int32_t place, number, merges, below; /* place: enum dpt_cuda_place */
+};
+
+/*
+ * Adds up leaves along the tree, for the floats [first, first + width), which are a multiple of 4.
+ * leaf: [n], from left to right, on the device; in the end one value is left, which is written to
+ * `sum`, an arena, which may hold a leaf. blocks: arenas, `stride` floats apart; received:
+ * [number][width]. What these floats of the leaves were is lost. Reads each leaf once, and writes
+ * and reads each value that waits.
+ */
+struct dpt_cuda_tree_args {
+    const struct dpt_cuda_leaf *leaf;
+    float *sum, *blocks, *received;
+    int64_t first, width, stride;
+    int32_t n;
 };
 
 /* How running statistics are updated. decay: the value's decay. each: dpt_graph_variance_samples
@@ -181,6 +213,7 @@ enum {
     DPT_CUDA_THREADS = 256,
     DPT_CUDA_NORM_ROUND = 4096, /* floats that a block of `norm` has in flight */
     DPT_CUDA_NORM_BLOCKS = 528, /* blocks of `norm` at most: four per multiprocessor of an H200 */
+    DPT_CUDA_SUMS_AHEAD = 1024, /* sums of chunks that are fetched before one thread adds them */
     DPT_CUDA_LOSS_ROWS = 8,     /* rows of a block of the loss, one warp per row */
     DPT_CUDA_LOSS_SUMS = 3,     /* sums of a block's rows: loss, correct, weight */
     DPT_CUDA_SUM_BLOCKS = 264,  /* blocks of sums over rows, all groups together */
@@ -192,7 +225,8 @@ enum {
 // clang-format off
 #define DPT_CUDA_KERNELS(X)                                                                        \
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
-    X(add, add, add, 4, false) X(norm, norm, norm, 4, true)                                        \
+    X(add, add, add, 4, false) X(tree, tree, tree, 4, false)                                       \
+    X(norm, norm, norm, 4, true) X(norm_chunks, norm_chunks, norm, 4, true)                        \
     X(feed, feed, feed, 4, false)                                                                  \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
@@ -249,6 +283,11 @@ struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
 /* The blocks of `norm` for n + state_n floats. Small arenas have a block for every
  * DPT_CUDA_NORM_ROUND floats, since a block's rounds are a chain of latencies. */
 int64_t dpt_cuda_norm_blocks(int64_t floats);
+/* Those of `norm_chunks`: a warp sums a chunk. */
+int64_t dpt_cuda_chunk_blocks(int64_t chunks);
+
+/* Fills in `below` of n leaves of the whole tree. */
+void dpt_cuda_link_leaves(struct dpt_cuda_leaf *leaf, int n);
 
 /* Appends a range to what is copied, if it has any bytes. */
 void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes);

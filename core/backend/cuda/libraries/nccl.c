@@ -12,6 +12,7 @@ struct dpt_cuda_link {
     struct dpt_cuda_library lib; /* the driver and NCCL */
     CUcontext context;
     void *comm;
+    int rank;
     /* Held while a call is under way that uses `comm`, which an abort frees. */
     pthread_mutex_t lock;
     bool aborted;
@@ -107,6 +108,7 @@ static enum dpt_status connect(void *opened, int number, const unsigned char id[
     memcpy(own.bytes, id, sizeof own.bytes);
     DPT_TRY(check(&link->lib, NULL, link->lib.ncclCommInitRank(&link->comm, ranks, own, rank),
                   "ncclCommInitRank", err));
+    link->rank = rank;
 out:
     return status;
 }
@@ -143,6 +145,43 @@ enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t 
         check(&link->lib, link->comm,
               link->lib.ncclAllReduce(at, at, n, DPT_NCCL_FLOAT, DPT_NCCL_SUM, link->comm, stream),
               "ncclAllReduce", err));
+out:
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link, float *at, size_t n,
+                                     CUstream stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const float *own = at + (size_t)link->rank * n;
+
+    DPT_TRY(enter(link, err));
+    DPT_TRY(check(&link->lib, link->comm,
+                  link->lib.ncclAllGather(own, at, n, DPT_NCCL_FLOAT, link->comm, stream),
+                  "ncclAllGather", err));
+out:
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,
+                                       const struct dpt_cuda_message *messages, int n,
+                                       CUstream stream, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &link->lib;
+    enum dpt_status status = DPT_OK;
+    int code = DPT_NCCL_SUCCESS;
+
+    DPT_TRY(enter(link, err));
+    DPT_TRY(check(lib, link->comm, lib->ncclGroupStart(), "ncclGroupStart", err));
+    for (const struct dpt_cuda_message *m = messages; m < messages + n && code == 0; m++)
+        code = m->sends ? lib->ncclSend(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream)
+                        : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream);
+    status = check(lib, link->comm, code, "ncclSend or ncclRecv", err);
+    code = lib->ncclGroupEnd(); /* also after an error: a group must not stay open */
+    if (status == DPT_OK)
+        status = check(lib, link->comm, code, "ncclGroupEnd", err);
 out:
     pthread_mutex_unlock(&link->lock);
     return status;

@@ -24,6 +24,24 @@ struct dpt_cuda_link;
  * same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t n, CUstream stream,
                                   struct dpt_error *err);
+/* Enqueues the gathering of all ranks' slices of n floats each, which lie one after another from
+ * `at` on; this rank's is there. The same call, in the same order, on all ranks. Errors: RANK. */
+enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link, float *at, size_t n,
+                                     CUstream stream, struct dpt_error *err);
+
+/* n floats that go to another rank's device, or come from there. */
+struct dpt_cuda_message {
+    float *at;
+    size_t n;
+    int rank;
+    bool sends;
+};
+
+/* Enqueues messages as one call: each rank sends what the others receive from it, in the same
+ * order. Errors: RANK. */
+enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,
+                                       const struct dpt_cuda_message *messages, int n,
+                                       CUstream stream, struct dpt_error *err);
 /* Whether what was enqueued has failed. Errors: RANK. */
 enum dpt_status dpt_cuda_link_check(struct dpt_cuda_link *link, struct dpt_error *err);
 

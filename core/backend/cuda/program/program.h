@@ -359,6 +359,7 @@ struct dpt_cuda_entry {
         DPT_CUDA_TYPED_ARGUMENTS(X)
 #undef X
         struct dpt_cuda_feed_args feed;
+        struct dpt_cuda_add_args add;
         struct dpt_cuda_norm_args norm;
         struct dpt_cuda_update_args update;
     } args;

@@ -281,7 +281,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_TARGETS] = micro * memory_layout->outputs * 4;
     bytes[DPT_CUDA_SAMPLE] = micro * 8;
     bytes[DPT_CUDA_PARAMS] = floats;
-    bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0;
+    bytes[DPT_CUDA_GRADIENT] =
+        spec->training ? floats + DPT_TENSOR_ALIGN * 4 * (1 + (int64_t)spec->slices) : 0;
     bytes[DPT_CUDA_SUMS] = levels * floats;
     bytes[DPT_CUDA_COUNTERS] += 4; /* for the loss */
     bytes[DPT_CUDA_LOSSES] =

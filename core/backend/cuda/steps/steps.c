@@ -32,6 +32,7 @@ static void steps_close(void *steps)
     dpt_cuda_context_enter(&s->p->ctx, &ignored);
     wait_for_all(s, &ignored);
     dpt_cuda_steps_forget(s);
+    dpt_cuda_tree_close(s);
     dpt_free(s->buckets);
     dpt_free(s->told);
     dpt_free(s->counts);
@@ -61,6 +62,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_tree_open(s, err));
     DPT_TRY(dpt_cuda_sums_open(s, err));
     DPT_TRY(dpt_cuda_steps_warm(s, err));
     *steps = s;
@@ -380,7 +382,10 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .staging_buffers = steps_count,
     .staging_buffer = steps_staging,
     .send = steps_send,
+    .divide = dpt_cuda_steps_divide,
     .compute = steps_compute,
+    .parts = dpt_cuda_steps_parts,
+    .part = dpt_cuda_steps_part,
     .buckets = dpt_cuda_steps_buckets,
     .bucket = dpt_cuda_steps_bucket,
     .give = dpt_cuda_steps_give,

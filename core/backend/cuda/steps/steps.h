@@ -60,6 +60,7 @@ struct dpt_cuda_staging_buffer {
 struct dpt_cuda_replay {
     int staging_buffer, steps; /* the first step's; how many there are */
     int32_t micros;
+    int32_t first, all; /* as in dpt_cuda_tree; else 0 */
     unsigned parts;
     CUgraphExec exec;
 };
@@ -72,6 +73,32 @@ struct dpt_cuda_bucket {
     float *staged;  /* its copy in pinned memory; NULL with on_device */
     CUevent ready;  /* recorded by the graph when its gradient is complete */
     CUevent copied; /* recorded when it is in pinned memory */
+};
+
+/* A piece of the gradient that linked ranks sum at a time: a slice of `width` floats each, one
+ * after another from `first` on, as soon as a bucket is ready. */
+struct dpt_cuda_tree_piece {
+    int bucket;
+    int64_t first, width;
+};
+
+/* What sums along the tree need (steps_tree.c). */
+struct dpt_cuda_tree {
+    int64_t *chunk, chunks; /* of the norm; on the device, [chunks + 1] */
+    float *blocks;          /* on the device; [spec.blocks][stride] */
+    int64_t stride;
+    int32_t first, all; /* the step's micro-batches, and the first one of this rank's */
+
+    /* Only with a link. */
+    struct dpt_cuda_schedule *schedules; /* of the divisions so far */
+    int n_schedules, present;
+    size_t schedule_room;
+    struct dpt_cuda_tree_piece *pieces;
+    int n_pieces;
+    int64_t widest;                    /* floats of the widest slice */
+    struct dpt_cuda_message *messages; /* room for those of a piece */
+    float *received;                   /* on the device; [spec.received][widest] */
+    float *flags;                      /* on the device: what the ranks tell each other */
 };
 
 struct dpt_cuda_steps {
@@ -107,6 +134,8 @@ struct dpt_cuda_steps {
     int n_buckets;
     float *staging, *tail; /* pinned; tail: the floats that are summed after the gradient */
     CUevent given;         /* the buckets that were given back are in the device's gradient */
+
+    struct dpt_cuda_tree *tree; /* NULL without spec.tree */
 
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
@@ -161,6 +190,20 @@ int dpt_cuda_steps_buckets(const void *steps);
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
                                       struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
+
+/* --- steps_tree.c ----------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_tree_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+void dpt_cuda_tree_close(struct dpt_cuda_steps *s);
+/* Enqueues what merges the gradient of the step's micro-batch m with those before it, for the
+ * floats [begin, end), on the program's present stream. */
+enum dpt_status dpt_cuda_tree_push(struct dpt_cuda_steps *s, int32_t m, int64_t begin, int64_t end,
+                                   struct dpt_error *err);
+/* Enqueues the sums over the ranks of what is ready with a bucket. */
+enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err);
+int dpt_cuda_steps_parts(const void *steps);
+enum dpt_status dpt_cuda_steps_part(void *steps, int k, float *part, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_divide(void *steps, const int32_t *first, struct dpt_error *err);
 
 /* --- steps_sums.c ----------------------------------------------------------------------------- */
 

@@ -48,21 +48,22 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
 
 /* Enqueues forward, loss and backward of the micro-batch whose samples the program holds. last: of
  * the step; updates: the update follows at once. Its norm takes the last micro-batch's gradients in
- * the layers' layout. */
+ * the layers' layout, unless it sums in chunks. */
 static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last, bool updates,
                                       struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
-    const bool cut = last && s->n_buckets > 0;
+    const bool cut = last && s->n_buckets > 0, tree = s->tree != NULL;
+    float *tail = last || tree ? s->p->gradient + g->arena : NULL;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_FORWARD_LIST, true, add, err));
-    DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, last ? s->p->gradient + g->arena : NULL, err));
+    DPT_TRY(dpt_cuda_enqueue_loss(s->p, add, tail, err));
     dpt_cuda_branches_begin(s->p);
     DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
     if (cut)
         DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
-    else if (!(last && updates))
+    else if (tree || !(last && updates))
         DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
     DPT_TRY(dpt_cuda_branches_join(s->p, err));
 out:
@@ -99,7 +100,9 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
         .counter = s->counter,
         .n = floats,
         .state_n = state,
-        .copies = computed ? s->gradients : (struct dpt_cuda_copies){0},
+        .copies = computed && s->tree == NULL ? s->gradients : (struct dpt_cuda_copies){0},
+        .chunk = s->tree != NULL ? s->tree->chunk : NULL,
+        .chunks = s->tree != NULL ? s->tree->chunks : 0,
         .add = s->micros > 1,
         .clip = s->spec.clip,
         .skip = s->spec.skip,
@@ -123,7 +126,9 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
     };
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
+    DPT_TRY(dpt_cuda_program_launch(s->p,
+                                    s->tree != NULL ? DPT_CUDA_K_norm_chunks : DPT_CUDA_K_norm,
+                                    &norm, DPT_SPAN_NORM, err));
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
     if (s->spec.average > 0) { /* running statistics and copies have theirs by now */
@@ -144,11 +149,15 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, st
     const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_feed_args rates = {0};
+    bool last;
 
     s->next = 0;
     for (int32_t m = 0; computes && m < s->micros; m++) {
         DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
-        DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, updates, err));
+        last = m == s->micros - 1;
+        DPT_TRY(enqueue_passes(s, m > 0 && s->tree == NULL, last, updates, err));
+        if (s->tree != NULL && !(last && s->n_buckets > 0))
+            DPT_TRY(dpt_cuda_tree_push(s, m, 0, s->p->spec.graph->arena + DPT_TENSOR_ALIGN, err));
     }
     if (computes && s->micros == 0)
         DPT_TRY(enqueue_zeros(s, err));
@@ -197,7 +206,7 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
                                             ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
     /* The libraries may use other kernels if they add to what is there. */
-    for (int add = 0; add <= (s->spec.micros > 1); add++) {
+    for (int add = 0; add <= (s->spec.micros > 1 && s->tree == NULL); add++) {
         DPT_TRY(enqueue_samples(s, 0, false, err));
         DPT_TRY(enqueue_passes(s, add, false, false, err));
     }
@@ -213,9 +222,13 @@ out:
 static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps,
                                   CUgraphExec *exec, struct dpt_error *err)
 {
+    const bool computes = parts & DPT_CUDA_COMPUTE;
+    const struct dpt_cuda_tree *tree = computes ? s->tree : NULL;
     const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
                                            .steps = steps,
-                                           .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
+                                           .micros = computes ? s->micros : 0,
+                                           .first = tree != NULL ? tree->first : 0,
+                                           .all = tree != NULL ? tree->all : 0,
                                            .parts = parts};
     struct captured captured = {s, parts, steps};
     enum dpt_status status = DPT_OK;
@@ -224,7 +237,8 @@ static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int 
         const struct dpt_cuda_replay *r = &s->replays[i];
 
         if (r->staging_buffer == wanted.staging_buffer && r->micros == wanted.micros &&
-            r->parts == wanted.parts && r->steps == wanted.steps) {
+            r->first == wanted.first && r->all == wanted.all && r->parts == wanted.parts &&
+            r->steps == wanted.steps) {
             *exec = r->exec;
             return DPT_OK;
         }

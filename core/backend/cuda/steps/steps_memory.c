@@ -311,9 +311,11 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t floats = s->p->spec.graph->floats, state = s->p->spec.graph->arena - floats;
+    const int64_t chunks = (int64_t)dpt_graph_chunk_count(s->p->spec.graph);
+    const int64_t sums = s->spec.tree ? chunks + dpt_cuda_chunk_blocks(chunks)
+                                      : dpt_cuda_norm_blocks(floats + state);
     const struct dpt_cuda_piece pieces[] = {
-        {"the gradient's norm", dpt_cuda_norm_blocks(floats + state) * (int64_t)sizeof(double),
-         (void **)&s->partial, false},
+        {"the gradient's norm", sums * (int64_t)sizeof(double), (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
         {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->running,
          (void **)&s->running, false},

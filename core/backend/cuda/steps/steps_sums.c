@@ -11,6 +11,8 @@
  *
  * The tail lies directly after the first bucket and is summed with it. What the ranks tell each
  * other there comes to the host once that sum has ended, which the host learns some steps later.
+ * Sums along the tree (steps_tree.c) have no place for it, since a rank may have no leaf: it is
+ * summed by itself.
  */
 
 /* Bytes of one call at most: a longer one would keep the sums of what is ready behind it
@@ -36,10 +38,10 @@ out:
 }
 
 /* Enqueues the sum of a bucket, in pieces. */
-static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, const struct dpt_cuda_bucket *b,
-                                  struct dpt_error *err)
+static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_error *err)
 {
-    const bool first = b == s->buckets; /* the tail is summed with it */
+    const struct dpt_cuda_bucket *b = &s->buckets[i];
+    const bool first = i == 0; /* the tail is summed with it */
     const size_t most = PIECE / sizeof(float);
     size_t n = (size_t)(b->last - b->first) + (first ? DPT_TENSOR_ALIGN : 0);
     float *at = s->p->gradient + b->first;
@@ -47,6 +49,13 @@ static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, const struct dpt_cud
 
     /* The call may wait for other ranks where their GPUs are not connected yet. */
     dpt_device_wait_begin(s->p->ctx.waits);
+    if (s->tree != NULL && first)
+        DPT_TRY(
+            dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
+    if (s->tree != NULL) {
+        DPT_TRY(dpt_cuda_tree_sum(s, i, err));
+        n = 0;
+    }
     for (; n > 0; at += most, n -= n < most ? n : most)
         DPT_TRY(dpt_cuda_link_sum(s->spec.link, at, n < most ? n : most, s->p->ctx.sums, err));
 out:
@@ -55,15 +64,19 @@ out:
 }
 
 /* Before the update may begin, since the next step writes its own tail. */
-static enum dpt_status fetch_tail(struct dpt_cuda_steps *s, size_t slot, struct dpt_error *err)
+static enum dpt_status fetch_tail(struct dpt_cuda_steps *s, size_t slot, int at, int n,
+                                  struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const float *tail = s->p->gradient + s->p->spec.graph->arena;
     const size_t bytes = DPT_TENSOR_ALIGN * sizeof *tail;
+    float *to = s->tails + slot * DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(s->tails + slot * DPT_TENSOR_ALIGN, dpt_cuda_ptr(tail),
-                                        bytes, s->p->ctx.sums));
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(to, dpt_cuda_ptr(tail), bytes, s->p->ctx.sums));
+    if (s->tree != NULL)
+        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(to + at, dpt_cuda_ptr(s->tree->flags),
+                                            (size_t)n * sizeof *to, s->p->ctx.sums));
     DPT_CUDA_TRY(lib, cuEventRecord(s->told[slot], s->p->ctx.sums));
 out:
     return status;
@@ -75,8 +88,8 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const size_t slot = (size_t)(s->sums % s->n_staging);
-    float *own_tail = s->p->gradient + s->p->spec.graph->arena,
-          *flags = s->flags + slot * DPT_TENSOR_ALIGN;
+    float *flags = s->flags + slot * DPT_TENSOR_ALIGN,
+          *told = s->tree != NULL ? s->tree->flags : s->p->gradient + s->p->spec.graph->arena + at;
     const CUstream sums = s->p->ctx.sums;
     enum dpt_status status = DPT_OK;
 
@@ -85,11 +98,11 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(sums, s->buckets[i].ready, 0));
         if (i == 0)
-            DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(own_tail + at), flags,
-                                                (size_t)n * sizeof *flags, sums));
-        DPT_TRY(sum_bucket(s, &s->buckets[i], err));
+            DPT_CUDA_TRY(
+                lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(told), flags, (size_t)n * sizeof *flags, sums));
+        DPT_TRY(sum_bucket(s, i, err));
         if (i == 0)
-            DPT_TRY(fetch_tail(s, slot, err));
+            DPT_TRY(fetch_tail(s, slot, at, n, err));
     }
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, sums));
     s->sums++;

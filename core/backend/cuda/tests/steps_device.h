@@ -11,6 +11,7 @@
 
 #include "core/backend/cuda/tests/begin.h"
 #include "core/backend/cuda/tests/steps_scene.h"
+#include "core/comm/sums/tree.h"
 
 /* Expects a call to succeed; needs a local `err`. */
 #define OK(call)                                                                                   \
@@ -146,7 +147,9 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                    .weights = p->weighted,
                                    .reduces = p->reduces,
                                    .on_device = p->on_device,
-                                   .bucket = p->bucket};
+                                   .bucket = p->bucket,
+                                   .tree = !p->reduces && p->seed % 2 == 1,
+                                   .blocks = dpt_tree_most(0, p->micros, p->micros)};
     enum dpt_status status = DPT_OK;
 
     *d = (struct device){.scene = s};

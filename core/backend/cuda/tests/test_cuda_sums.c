@@ -1,8 +1,11 @@
 /* Tests how the device's kernels add up rows (struct dpt_cuda_cut): in the documented order, by all
- * threads of the last block, and without loss if a channel's mean is far from zero. */
+ * threads of the last block, and without loss if a channel's mean is far from zero; and how they
+ * add up what several ranks have, and the norm, where bits count. */
 #include "core/backend/tests/net.h"
 
 #include "core/backend/cuda/tests/tensor.h"
+#include "core/base/sum_of_squares.h"
+#include "core/comm/sums/tree.h"
 
 enum { MOST_WIDE = 64 };
 
@@ -229,11 +232,128 @@ static void of_channels_far_from_zero(void **state)
     rows_close(&r);
 }
 
+/* Random ranks with random runs of micro-batches, of which one makes the sum: the tree's bits, from
+ * blocks that lie in its sum, in its blocks and in what it received. */
+static void ranks_along_the_tree(void **state)
+{
+    enum { RANKS = 9, MOST = 12, FLOATS = 48 };
+
+    (void)state;
+    for (int seed = 0; seed < 200; seed++) {
+        struct draw d = {(uint64_t)seed + 900};
+        const int ranks = draw_int(&d, 1, RANKS), own = draw_int(&d, 0, ranks - 1);
+        const int64_t width = 4 * draw_int(&d, 1, 8), first = 4 * draw_int(&d, 0, 4);
+        struct dpt_cuda_leaf *leaf = dpt_alloc_array(RANKS * MOST, sizeof *leaf);
+        float *sum = dpt_alloc_array(FLOATS, 4), *blocks = dpt_alloc_array(MOST * FLOATS, 4),
+              *received = dpt_alloc_array(RANKS * MOST * FLOATS, 4), values[RANKS * MOST][FLOATS];
+        int32_t begin[RANKS + 1] = {0};
+        struct dpt_tree tree;
+        int n = 0, got = 0;
+
+        for (int r = 0; r < ranks; r++)
+            begin[r + 1] = begin[r] + draw_int(&d, r == 0, MOST);
+        dpt_tree_begin(&tree, begin[ranks]);
+        for (int r = 0; r < ranks; r++) {
+            struct dpt_block block[DPT_TREE_BLOCKS];
+            const int of = dpt_tree_blocks(begin[r], begin[r + 1], begin[ranks], block);
+
+            for (int k = 0; k < of; k++, n++) {
+                const int before = tree.n;
+                float *at = r != own      ? received + got * width
+                            : k == of - 1 ? sum + first
+                                          : blocks + (size_t)k * FLOATS + first;
+
+                for (int64_t i = 0; i < width; i++)
+                    at[i] = values[n][i] = (float)draw_normal(&d);
+                leaf[n] = (struct dpt_cuda_leaf){r != own      ? DPT_CUDA_RECEIVED
+                                                 : k == of - 1 ? DPT_CUDA_IN_SUM
+                                                               : DPT_CUDA_IN_BLOCKS,
+                                                 r != own ? got++ : k, 0, 0};
+                dpt_tree_push(&tree, block[k], values[n], (size_t)width, NULL, NULL);
+                leaf[n].merges = before + 1 - tree.n;
+            }
+        }
+        assert_int_equal(tree.n, 1);
+        dpt_cuda_link_leaves(leaf, n);
+        dpt_emulate(DPT_CUDA_K_tree, &(struct dpt_cuda_tree_args){.leaf = leaf,
+                                                                  .sum = sum,
+                                                                  .blocks = blocks,
+                                                                  .received = received,
+                                                                  .first = first,
+                                                                  .width = width,
+                                                                  .stride = FLOATS,
+                                                                  .n = n});
+        assert_memory_equal(sum + first, tree.value[0], (size_t)width * 4);
+        dpt_free(leaf), dpt_free(sum), dpt_free(blocks), dpt_free(received);
+    }
+}
+
+/* The norm of chunks of random lengths: dpt_sum_of_squares of each, added in their order where it
+ * clips. State that is not finite, or a gradient, withholds the update. */
+static void norms_of_chunks(void **state)
+{
+    enum { CHUNKS = 1300, STATE = 32 };
+
+    (void)state;
+    for (int seed = 0; seed < 30; seed++) {
+        struct draw d = {(uint64_t)seed + 70};
+        const int64_t chunks = draw_int(&d, 1, seed % 3 == 0 ? CHUNKS : 30);
+        int64_t *chunk = dpt_alloc_array((size_t)chunks + 1, sizeof *chunk);
+        const float tail[16] = {
+            [DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_SAMPLES] = 3, [DPT_CUDA_TAIL_WEIGHT] = 3};
+        const struct dpt_cuda_rates rates = {.update = 7};
+        double *partial, want = 0, scale = 1.0 / 3;
+        struct dpt_cuda_state told = {.loss_scale = 1};
+        const int broken = seed % 5;
+        float *gradient;
+        uint32_t counter = 0;
+        int64_t n;
+
+        for (int64_t k = 0; k < chunks; k++)
+            chunk[k + 1] = chunk[k] + draw_int(&d, 1, 100) + (k % 7 == 0 ? 900 : 0);
+        n = chunk[chunks] += -chunk[chunks] & 15;
+        gradient = dpt_alloc_array((size_t)n + STATE, 4);
+        partial = dpt_alloc_array((size_t)(chunks + dpt_cuda_chunk_blocks(chunks)), 8);
+        for (int64_t i = 0; i < n + STATE; i++)
+            gradient[i] = (float)draw_normal(&d);
+        if (broken == 3)
+            gradient[draw_int(&d, 0, (int32_t)n - 1)] = INFINITY;
+        if (broken == 4)
+            gradient[n + draw_int(&d, 0, STATE - 1)] = NAN;
+        for (int64_t k = 0; k < chunks; k++)
+            want += dpt_sum_of_squares(gradient + chunk[k], (size_t)(chunk[k + 1] - chunk[k]));
+        want = sqrt(want) * scale;
+        dpt_emulate(DPT_CUDA_K_norm_chunks,
+                    &(struct dpt_cuda_norm_args){.gradient = gradient,
+                                                 .tail = tail,
+                                                 .rates = &rates,
+                                                 .state = &told,
+                                                 .partial = partial,
+                                                 .counter = &counter,
+                                                 .n = n,
+                                                 .state_n = STATE,
+                                                 .clip = broken == 1 ? 0 : 0.5,
+                                                 .chunk = chunk,
+                                                 .chunks = chunks});
+        assert_int_equal(told.withheld, broken >= 3 ? DPT_CUDA_WITHHELD : 0);
+        if (broken == 1) {
+            assert_true(fabs(told.norm - want) <= 1e-12 * want);
+            assert_true(told.scale == (float)scale);
+        } else if (broken < 3) {
+            assert_true(told.norm == want);
+            assert_true(told.scale == (float)(want > 0.5 ? scale * (0.5 / want) : scale));
+        }
+        dpt_free(chunk), dpt_free(gradient), dpt_free(partial);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_the_documented_order),
                                        cmocka_unit_test(by_all_threads_of_the_last_block),
-                                       cmocka_unit_test(of_channels_far_from_zero)};
+                                       cmocka_unit_test(of_channels_far_from_zero),
+                                       cmocka_unit_test(ranks_along_the_tree),
+                                       cmocka_unit_test(norms_of_chunks)};
 
     return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }

@@ -53,6 +53,48 @@ def test_transports_follow_each_other(machine):
         machine.assert_same_run(name, "whole")
 
 
+CLIPPED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1}"}
+
+
+@pytest.mark.parametrize("sections, micro", [(MLP, 4), (CNN, 4), (CLIPPED, 8)], ids=["mlp", "cnn", "clipped"])
+def test_reproducible_sums_have_one_order(machine, sections, micro):
+    """The host's bytes on any number of ranks: of devices that sum by themselves, in slices, with micro-batches that the ranks do not divide."""
+    job = machine.job(sections, batch=f"{{global: 48, micro: {micro}}}", comm="{reduction: reproducible}")
+    result = machine.train("host", job, ranks=2, sets=["comm.transport=mpi"])
+    assert "no (these steps are summed on the host)" in header(result, "sums") and "by NCCL: no (comm.transport: mpi)" in header(result, "sums")
+    for ranks in (1, 2, 3, 5, 8):
+        result = machine.train(str(ranks), job, ranks=ranks)
+        assert ranks == 1 or header(result, "sums") == "by NCCL 2.28.3"
+        assert machine.newest(str(ranks)) == machine.newest("host")
+        np.testing.assert_array_equal(machine.losses(str(ranks)), machine.losses("host"))
+
+
+def test_reproducible_runs_go_on_anywhere(machine):
+    """From a device to hosts and back, with other numbers of ranks, in the middle of an epoch."""
+    job = machine.job(RESIDUAL, batch="{global: 48, micro: 8}", comm="{reduction: reproducible}")
+    machine.train("whole", job)
+    for ranks, transport, steps in ((3, "nccl", 2), (2, "mpi", 4), (1, "auto", 6), (5, "nccl", 8)):
+        machine.train("parts", job, ranks=ranks, sets=[f"train.steps={steps}", f"comm.transport={transport}"])
+    assert machine.newest("parts") == machine.newest("whole")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_reproducible_in_any_order_of_the_streams(machine, ranks, seed):
+    job = machine.job(CNN, batch="{global: 48, micro: 4}", comm="{reduction: reproducible}")
+    machine.train("eager", job, sets=["log.hashes=true"])
+    machine.train("lazy", job, ranks=ranks, FAKEGPU_EAGER="0", FAKEGPU_SEED=str(seed))
+    machine.assert_same_run_bits("lazy", "eager")
+
+
+def test_the_first_tree_is_summed_by_mpi_too(machine):
+    """Whichever of the calls of a step goes wrong: the exchange of slices, or their gathering."""
+    job = machine.job(DENSE, comm="{reduction: reproducible}")
+    for call in ("3", "4"):
+        result = machine.run("wrong" + call, job, ranks=2, FAKENCCL_WRONG=call)
+        assert result.code == 71 and "the first step's gradient, element" in result.err, result
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_host_waits_for_no_step(machine, ranks):
     """It waits for staging buffers, of which the last use is some steps ago, and for what the ranks told each other then."""
@@ -86,8 +128,8 @@ def test_why_mpi_sums(machine):
         if not sets:
             result = machine.run(f"insists{i}", job, ranks=2, sets=["comm.transport=nccl"], **environment)
             assert result.code == 78 and "comm.transport: nccl: " in result.err and "`auto` takes MPI" in result.err, result
-    result = machine.run("insists", job, ranks=2, sets=["comm.transport=nccl", "comm.reduction=reproducible"])
-    assert result.code == 78 and "comm.transport: nccl" in result.err and "reproducible" in result.err, result
+    result = machine.run("insists", job, ranks=2, sets=["comm.transport=nccl", "log.hashes=true"])
+    assert result.code == 78 and "comm.transport: nccl" in result.err and "log.hashes" in result.err, result
 
 
 def test_the_first_step_is_summed_by_mpi_too(machine):
@@ -97,18 +139,37 @@ def test_the_first_step_is_summed_by_mpi_too(machine):
     machine.train("unchecked", job, ranks=2, sets=["comm.check_transport=false"], FAKENCCL_WRONG="2")
 
 
-@pytest.mark.parametrize("call", ["cuGraphLaunch:2+", "cuGraphLaunch:9+", "cuStreamWaitEvent:12+", "ncclAllReduce:2", "ncclAllReduce:7",
-                                  "ncclCommGetAsyncError:4", "cuMemcpyHtoDAsync:20+"])
-def test_a_failing_device_takes_all_along(machine, call):
+def assert_a_failure_takes_all_along(machine, sections, call):
     """On one of three ranks: the others, whose devices wait for it, do not wait until the watchdog comes."""
-    machine.train("first", machine.job(CNN), ranks=3)
+    job = machine.job(sections)
+    machine.train("first", job, ranks=3)
     shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=" + call + "; exec \"$@\""
-    command = ["mpirun", "-np", "3", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output", str(machine.path / "out"),
+    command = ["mpirun", "-np", "3", "sh", "-c", shell, "sh", dpt.BINARY, "train", job, "--output", str(machine.path / "out"),
                "--set", "device.kind=cuda", "--set", "comm.timeout=1000s"]
     done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=30,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     err = done.stderr.decode()
     assert done.returncode == 71 and len(re.findall(r"^rank 1 \(", err, re.M)) == 1 and "GPU, " in err, err
+    return err
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch:2+", "cuGraphLaunch:9+", "cuStreamWaitEvent:12+", "ncclAllReduce:2", "ncclAllReduce:7",
+                                  "ncclCommGetAsyncError:4", "cuMemcpyHtoDAsync:20+"])
+def test_a_failing_device_takes_all_along(machine, call):
+    assert_a_failure_takes_all_along(machine, CNN, call)
+
+
+@pytest.mark.parametrize("call", ["ncclGroupEnd:1", "ncclRecv:7", "ncclAllGather:3", "cuGraphLaunch:4+", "cuMemcpyDtoDAsync:3+", "cuMemAlloc:LAST"])
+def test_a_failing_sum_along_the_tree_takes_all_along(machine, call):
+    """Also where there is no memory for the list of an epoch's last, short step."""
+    sections = {**CNN, "batch": "{global: 48, micro: 4}", "comm": "{reduction: reproducible}"}
+    lists = call.endswith("LAST")
+    if lists:  # as they are once the kernels are chosen
+        machine.train("chosen", machine.job(sections), ranks=3)
+        machine.train("counted", machine.job(sections), ranks=3, FAKEGPU_LOG=str(machine.path / "calls%p"))
+        call = call.replace("LAST", str(max(int(n) for path in machine.path.glob("calls*")
+                                            for n in re.findall(r"^total cuMemAlloc (\d+)", path.read_text(), re.M))))
+    assert ("GPU, dividing the sums: " in assert_a_failure_takes_all_along(machine, sections, call)) == lists
 
 
 def logged(machine, call):

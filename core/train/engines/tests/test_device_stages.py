@@ -118,11 +118,11 @@ def gradients_a_step(machine, name, job, ranks=1, **options):
 
 
 @pytest.mark.parametrize("sections, ranks, sets, wanted", [
-    (WIDE, 1, [], 1),
+    (WIDE, 1, ["log.hashes=true"], 1),
     (WIDE, 1, ["comm.reduction=allreduce", "log.hashes=true"], 1),
     (WIDE, 2, ["parallel.shard=optimizer", "batch.micro=2"], 4),  # a run of 24 is two nodes of the tree
     (WIDE, 2, ["parallel.shard=gradients", "batch.micro=6"], 2),  # a round each
-    (WIDE, 1, ["parallel.pipeline=1"], 1),
+    (WIDE, 1, ["parallel.pipeline=1", "log.hashes=true"], 1),
     (WIDE, 2, ["parallel.pipeline={stages: 2, cut: [dense3], schedule: gpipe}"], 1),
     (WIDE, 4, ["parallel.pipeline={stages: 2, cut: [dense3]}", "parallel.shard=optimizer"], 2),
     (WHOLE, 1, [], 1),

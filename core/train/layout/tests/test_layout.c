@@ -102,7 +102,8 @@ static void chosen_micro_batches(void **state)
     }
 }
 
-/* All combinations of what decides: only where nobody has to see each gradient a device steps. */
+/* All combinations of what decides: only where nobody has to see each gradient a device steps, and
+ * keeps the tree's order, over ranks by links. */
 static void a_device_steps_where_nobody_sees_gradients(void **state)
 {
     static const struct dpt_backend_steps steps;
@@ -116,14 +117,16 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
     const struct dpt_graph graph = {.nodes = &input, .n_nodes = 1};
 
     (void)state;
-    for (unsigned bits = 0; bits < 1U << 7; bits++) {
+    for (unsigned bits = 0; bits < 1U << 10; bits++) {
         struct dpt_job job = {.batch.global = 8, .parallel.tensor = 1};
         struct dpt_layout l = {.job = &job,
                                .backend = bits & 1 ? &with : &without,
                                .graph = &graph,
                                .each_gradient = (bits & 32) != 0,
-                               .ranks = 1,
+                               .linked = (bits & 128) != 0,
+                               .ranks = bits & 256 ? 2 : 1,
                                .node_ranks = 1};
+        const bool sums = !(bits & 4) || ((bits & 128 || !(bits & 256)) && !(bits & 512));
         struct dpt_error err;
 
         job.comm.reduction = bits & 4 ? DPT_REDUCTION_REPRODUCIBLE : DPT_REDUCTION_ALLREDUCE;
@@ -131,8 +134,9 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
         job.log.trace = (bits & 16) != 0;
         job.optimizer.variant = bits & 64 ? &own_step : &rule;
         job.optimizer.options = &options;
+        job.device.precision = bits & 512 ? DPT_PRECISION_FP16 : DPT_PRECISION_FP32;
         assert_int_equal(dpt_layout_open(&l, bits & 2 ? &samples : NULL, 0, 1, &err), DPT_OK);
-        assert_int_equal(l.on_device, (bits & 3) == 3 && bits >> 2 == 0);
+        assert_int_equal(l.on_device, (bits & 3) == 3 && (bits & 120) == 0 && sums);
         dpt_layout_close(&l);
     }
 }

@@ -2,15 +2,16 @@
  * NCCL between the fake devices of several processes, over a file of shared memory. It says that it
  * is too old unless a test gives it a version, so jobs sum by MPI where nothing else is asked for.
  *
- * A sum is four pieces of work on its stream: it waits until nobody reads what this rank gave last,
- * gives its floats, waits for all others', and adds them, from another rank on in each element: no
- * order that a test could rely on. Calls that are not alike on all ranks are complained of, and
- * fail. As with the real one, what waits does so for ever, until somebody aborts.
+ * A call is four pieces of work on its stream: it waits until nobody reads what this rank gave
+ * last, gives its floats, waits for all others', and takes what it gets of them. A sum adds from
+ * another rank on in each element: no order that a test could rely on. A group of messages is one
+ * call. Calls that are not alike on all ranks, and messages that do not match, are complained of,
+ * and fail. As with the real one, what waits does so for ever, until somebody aborts.
  *
  *   FAKENCCL_VERSION=0   22803 is 2.28.3
- *   FAKENCCL_HANG=N      the Nth sum of this process waits for ever
+ *   FAKENCCL_HANG=N      the Nth call of this process waits for ever
  *   FAKENCCL_ABORT_HANGS=1   an abort does not return
- *   FAKENCCL_WRONG=N     an element of the Nth sum comes out wrong on this rank
+ *   FAKENCCL_WRONG=N     an element of what the Nth call gives comes out wrong on this rank
  *   FAKEGPU_FAIL, FAKEGPU_LOG   as for the driver's functions
  */
 #include <fcntl.h>
@@ -25,11 +26,19 @@
 #include "core/backend/cuda/libraries/nccl.h"
 #include "core/backend/cuda/tests/fake/fake.h"
 
-enum { MOST_RANKS = 16, MOST_FLOATS = 9 << 20, REMOTE_ERROR = 6, INVALID_ARGUMENT = 4, USAGE = 5 };
+enum { MOST_RANKS = 16, MOST_FLOATS = 9 << 20, MOST_MESSAGES = 256 };
+enum { REMOTE_ERROR = 6, INVALID_ARGUMENT = 4, USAGE = 5 };
+enum kind { SUM, GATHER, EXCHANGE };
 
 struct rank {
-    _Atomic uint64_t given, taken; /* numbers of sums */
+    _Atomic uint64_t given, taken; /* numbers of calls */
+    enum kind kind;                /* of the last one given */
     uint64_t n;
+    int messages; /* what it sends of it, one after another in its floats */
+    struct {
+        int to;
+        uint64_t n;
+    } sent[MOST_MESSAGES];
 };
 
 struct place {
@@ -44,17 +53,29 @@ struct comm {
     size_t bytes;
     int rank, ranks;
     CUcontext context;
-    uint64_t sums;
+    uint64_t calls;
     atomic_bool aborted;
 };
 
-/* The argument of a sum's pieces of work. */
-struct sum {
+/* The argument of a call's pieces of work. */
+struct call {
     struct comm *comm;
-    float *at;
-    size_t n;
+    enum kind kind;
     uint64_t number; /* from 1 */
+    float *at;       /* of a sum, or of all ranks' slices */
+    size_t n;
+    struct dpt_cuda_message *messages; /* freed by the last piece of work */
+    int n_messages;
 };
+
+/* The group that a thread has open. */
+static _Thread_local struct {
+    int depth;
+    struct comm *comm;
+    CUstream stream;
+    struct dpt_cuda_message messages[MOST_MESSAGES];
+    int n;
+} group;
 
 static atomic_bool ending;
 
@@ -77,69 +98,169 @@ static bool over(const struct comm *c)
 
 static void await_readers(void *data)
 {
-    const struct sum *s = data;
+    const struct call *s = data;
 
     for (int r = 0; r < s->comm->ranks && !over(s->comm); r++)
         while (atomic_load(&s->comm->place->ranks[r].taken) + 1 < s->number && !over(s->comm))
             pause_briefly();
 }
 
+/* Where a rank's floats are. */
+static float *floats_of(const struct call *s, int rank)
+{
+    return s->comm->place->floats + (size_t)rank * MOST_FLOATS;
+}
+
 static void give(void *data)
 {
-    const struct sum *s = data;
+    const struct call *s = data;
     struct rank *mine = &s->comm->place->ranks[s->comm->rank];
+    float *to = floats_of(s, s->comm->rank);
 
-    memcpy(s->comm->place->floats + (size_t)s->comm->rank * MOST_FLOATS, s->at,
-           s->n * sizeof(float));
+    mine->kind = s->kind;
     mine->n = s->n;
+    mine->messages = 0;
+    if (s->kind != EXCHANGE)
+        memcpy(to, s->at + (s->kind == GATHER ? (size_t)s->comm->rank * s->n : 0),
+               s->n * sizeof(float));
+    for (int i = 0; i < s->n_messages; i++) {
+        const struct dpt_cuda_message *m = &s->messages[i];
+
+        if (!m->sends)
+            continue;
+        memcpy(to, m->at, m->n * sizeof(float));
+        to += m->n;
+        mine->sent[mine->messages].to = m->rank;
+        mine->sent[mine->messages++].n = m->n;
+    }
     atomic_store(&mine->given, s->number);
 }
 
 static void await_others(void *data)
 {
-    const struct sum *s = data;
+    const struct call *s = data;
     struct place *place = s->comm->place;
 
     while ((long long)s->number == fakegpu_number("FAKENCCL_HANG", 0) && !over(s->comm))
         pause_briefly();
     for (int r = 0; r < s->comm->ranks && !over(s->comm); r++) {
-        while (atomic_load(&place->ranks[r].given) < s->number && !over(s->comm))
+        const struct rank *other = &place->ranks[r];
+
+        while (atomic_load(&other->given) < s->number && !over(s->comm))
             pause_briefly();
-        if (!over(s->comm) && place->ranks[r].n != s->n && !atomic_exchange(&place->unlike, true))
-            fakegpu_complain("sum %llu: rank %d has %zu floats, rank %d %llu",
-                             (unsigned long long)s->number, s->comm->rank, s->n, r,
-                             (unsigned long long)place->ranks[r].n);
+        if (!over(s->comm) && (other->kind != s->kind || other->n != s->n) &&
+            !atomic_exchange(&place->unlike, true))
+            fakegpu_complain("call %llu: rank %d has %zu floats (kind %d), rank %d %llu (kind %d)",
+                             (unsigned long long)s->number, s->comm->rank, s->n, s->kind, r,
+                             (unsigned long long)other->n, other->kind);
     }
 }
 
-static void add(void *data)
+static void add(const struct call *s)
 {
-    const struct sum *s = data;
     const int ranks = s->comm->ranks;
-    struct place *place = s->comm->place;
 
-    for (size_t i = 0; i < s->n && !over(s->comm) && !atomic_load(&place->unlike); i++) {
+    for (size_t i = 0; i < s->n; i++) {
         const int from = 1 + (int)(i % (size_t)ranks);
         float x = 0;
 
         for (int k = 0; k < ranks; k++)
-            x += place->floats[(size_t)((from + k) % ranks) * MOST_FLOATS + i];
+            x += floats_of(s, (from + k) % ranks)[i];
         s->at[i] = x;
     }
-    if ((long long)s->number == fakegpu_number("FAKENCCL_WRONG", 0))
-        s->at[s->n / 2] += 1;
-    atomic_store(&place->ranks[s->comm->rank].taken, s->number);
 }
 
-static CUresult enqueue(CUstream stream, const char *name, void (*run)(void *data),
-                        const struct sum *s, bool host)
+/* Copies the next message that `from` sends to this rank, and does not leave *at behind it if there
+ * is none of that length. sent, at: where those before it end. */
+static bool take_message(const struct call *s, const struct dpt_cuda_message *m, int *sent,
+                         size_t *at)
 {
+    const struct rank *from = &s->comm->place->ranks[m->rank];
+
+    for (; *sent < from->messages; *at += from->sent[*sent].n, ++*sent) {
+        if (from->sent[*sent].to != s->comm->rank)
+            continue;
+        if (from->sent[*sent].n != m->n)
+            return false;
+        memcpy(m->at, floats_of(s, m->rank) + *at, m->n * sizeof(float));
+        *at += m->n;
+        ++*sent;
+        return true;
+    }
+    return false;
+}
+
+static void exchange(const struct call *s)
+{
+    int sent[MOST_RANKS] = {0};
+    size_t at[MOST_RANKS] = {0};
+
+    for (int i = 0; i < s->n_messages; i++) {
+        const struct dpt_cuda_message *m = &s->messages[i];
+
+        if (!m->sends && !take_message(s, m, &sent[m->rank], &at[m->rank]) &&
+            !atomic_exchange(&s->comm->place->unlike, true))
+            fakegpu_complain("call %llu: rank %d has no message of %zu floats for rank %d",
+                             (unsigned long long)s->number, m->rank, m->n, s->comm->rank);
+    }
+}
+
+static float *somewhere_in(const struct call *s)
+{
+    for (int i = 0; i < s->n_messages; i++)
+        if (!s->messages[i].sends)
+            return s->messages[i].at + s->messages[i].n / 2;
+    return s->at + s->n / 2;
+}
+
+static void take(void *data)
+{
+    const struct call *s = data;
+    struct place *place = s->comm->place;
+
+    if (!over(s->comm) && !atomic_load(&place->unlike)) {
+        if (s->kind == SUM)
+            add(s);
+        if (s->kind == EXCHANGE)
+            exchange(s);
+        for (int r = 0; r < s->comm->ranks && s->kind == GATHER; r++)
+            memcpy(s->at + (size_t)r * s->n, floats_of(s, r), s->n * sizeof(float));
+        if ((long long)s->number == fakegpu_number("FAKENCCL_WRONG", 0))
+            *somewhere_in(s) += 1;
+    }
+    atomic_store(&place->ranks[s->comm->rank].taken, s->number);
+    free(s->messages);
+}
+
+static CUresult enqueue_piece(CUstream stream, const char *call, const char *does,
+                              void (*run)(void *data), const struct call *s, bool host)
+{
+    const bool takes = run == take;
     struct fakegpu_work work = {.run = run, .data = s, .bytes = sizeof *s, .host = host};
 
-    snprintf(work.name, sizeof work.name, "%s", name);
-    if (!host)
-        fakegpu_add_range(&work, s->at, s->n * sizeof(float), FAKEGPU_DEVICE, run == add);
+    snprintf(work.name, sizeof work.name, "%s %s", call, does);
+    if (!host && s->kind == SUM)
+        fakegpu_add_range(&work, s->at, s->n * sizeof(float), FAKEGPU_DEVICE, takes);
+    else if (!host && s->kind == GATHER)
+        fakegpu_add_range(&work, s->at + (takes ? 0 : (size_t)s->comm->rank * s->n),
+                          s->n * sizeof(float) * (size_t)(takes ? s->comm->ranks : 1),
+                          FAKEGPU_DEVICE, takes);
+    for (int i = 0; i < s->n_messages && !host; i++)
+        if (s->messages[i].sends != takes)
+            fakegpu_add_range(&work, s->messages[i].at, s->messages[i].n * sizeof(float),
+                              FAKEGPU_DEVICE, takes);
     return fakegpu_enqueue(stream, &work);
+}
+
+static int enqueue(CUstream stream, const char *name, const struct call *s)
+{
+    const bool enqueued =
+        enqueue_piece(stream, name, "awaits readers", await_readers, s, true) == CUDA_SUCCESS &&
+        enqueue_piece(stream, name, "gives", give, s, false) == CUDA_SUCCESS &&
+        enqueue_piece(stream, name, "awaits others", await_others, s, true) == CUDA_SUCCESS &&
+        enqueue_piece(stream, name, "takes", take, s, false) == CUDA_SUCCESS;
+
+    return enqueued ? DPT_NCCL_SUCCESS : USAGE;
 }
 
 /* --- the functions ---------------------------------------------------------------------------- */
@@ -233,8 +354,8 @@ int ncclCommDestroy(void *comm)
     struct comm *c = comm;
 
     FAKE(ncclCommDestroy, USAGE, "%s", "");
-    if (atomic_load(&c->place->ranks[c->rank].taken) != c->sums)
-        fakegpu_complain("ncclCommDestroy with sums under way");
+    if (atomic_load(&c->place->ranks[c->rank].taken) != c->calls)
+        fakegpu_complain("ncclCommDestroy with calls under way");
     munmap(c->place, c->bytes);
     free(c);
     return DPT_NCCL_SUCCESS;
@@ -244,7 +365,7 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
                   CUstream stream)
 {
     struct comm *c = comm;
-    struct sum s = {c, to, n, ++c->sums};
+    const struct call s = {c, SUM, ++c->calls, to, n, NULL, 0};
 
     FAKE(ncclAllReduce, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || from != to || type != DPT_NCCL_FLOAT || op != DPT_NCCL_SUM ||
@@ -254,10 +375,76 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
                          n);
         return INVALID_ARGUMENT;
     }
-    if (enqueue(stream, "ncclAllReduce awaits readers", await_readers, &s, true) != CUDA_SUCCESS ||
-        enqueue(stream, "ncclAllReduce gives", give, &s, false) != CUDA_SUCCESS ||
-        enqueue(stream, "ncclAllReduce awaits others", await_others, &s, true) != CUDA_SUCCESS ||
-        enqueue(stream, "ncclAllReduce adds", add, &s, false) != CUDA_SUCCESS)
-        return USAGE;
+    return enqueue(stream, "ncclAllReduce", &s);
+}
+
+int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CUstream stream)
+{
+    struct comm *c = comm;
+    const struct call s = {c, GATHER, ++c->calls, to, n, NULL, 0};
+
+    FAKE(ncclAllGather, REMOTE_ERROR, "%zu", n);
+    if (atomic_load(&c->aborted) || (const float *)from != (float *)to + (size_t)c->rank * n ||
+        type != DPT_NCCL_FLOAT || n > MOST_FLOATS || fakegpu_current() != c->context) {
+        fakegpu_complain("ncclAllGather of %zu: aborted, another context or type, or not in place",
+                         n);
+        return INVALID_ARGUMENT;
+    }
+    return enqueue(stream, "ncclAllGather", &s);
+}
+
+int ncclGroupStart(void)
+{
+    FAKE(ncclGroupStart, USAGE, "%s", "");
+    if (group.depth++ == 0)
+        group.n = 0;
     return DPT_NCCL_SUCCESS;
+}
+
+/* Adds a message to the open group. */
+static int add_message(float *at, size_t n, int type, int rank, bool sends, struct comm *c,
+                       CUstream stream)
+{
+    const bool first = group.n == 0;
+
+    if (atomic_load(&c->aborted) || group.depth != 1 || type != DPT_NCCL_FLOAT || rank < 0 ||
+        rank >= c->ranks || rank == c->rank || group.n == MOST_MESSAGES ||
+        fakegpu_current() != c->context ||
+        !(first || (group.comm == c && group.stream == stream))) {
+        fakegpu_complain(
+            "a message of %zu floats to or from rank %d: aborted, another context or type, no "
+            "group, or too many",
+            n, rank);
+        return INVALID_ARGUMENT;
+    }
+    group.comm = c;
+    group.stream = stream;
+    group.messages[group.n++] = (struct dpt_cuda_message){at, n, rank, sends};
+    return DPT_NCCL_SUCCESS;
+}
+
+int ncclSend(const void *from, size_t n, int type, int rank, void *comm, CUstream stream)
+{
+    FAKE(ncclSend, REMOTE_ERROR, "%zu to %d", n, rank);
+    return add_message((float *)(uintptr_t)from, n, type, rank, true, comm, stream);
+}
+
+int ncclRecv(void *to, size_t n, int type, int rank, void *comm, CUstream stream)
+{
+    FAKE(ncclRecv, REMOTE_ERROR, "%zu from %d", n, rank);
+    return add_message(to, n, type, rank, false, comm, stream);
+}
+
+/* The real one would send to whoever receives; here all ranks take part in each group. */
+int ncclGroupEnd(void)
+{
+    struct call s = {.comm = group.comm, .kind = EXCHANGE, .n_messages = group.n};
+
+    FAKE(ncclGroupEnd, REMOTE_ERROR, "%d", group.n);
+    if (--group.depth > 0 || group.n == 0)
+        return DPT_NCCL_SUCCESS;
+    s.number = ++group.comm->calls;
+    s.messages = malloc(sizeof group.messages);
+    memcpy(s.messages, group.messages, sizeof group.messages);
+    return enqueue(group.stream, "ncclGroupEnd", &s);
 }

@@ -234,6 +234,24 @@ RANGES(add)
     writes(k, a->y, 4 * a->n);
 }
 
+/* What the list of leaves says has been sent when the kernel is enqueued. */
+RANGES(tree)
+{
+    const int64_t bytes = 4 * a->width;
+
+    reads(k, a->leaf, a->n * (int64_t)sizeof *a->leaf);
+    for (int32_t i = 0; i < a->n; i++) {
+        const struct dpt_cuda_leaf *leaf = &a->leaf[i];
+        const float *const from[] = {[DPT_CUDA_IN_SUM] = a->sum + a->first,
+                                     [DPT_CUDA_IN_BLOCKS] =
+                                         a->blocks + leaf->number * a->stride + a->first,
+                                     [DPT_CUDA_RECEIVED] = a->received + leaf->number * a->width};
+
+        writes(k, from[leaf->place], bytes); /* of a value that waits */
+    }
+    writes(k, a->sum + a->first, bytes);
+}
+
 RANGES(norm)
 {
     add(k, a->gradient, 4 * (a->n + a->state_n), a->copies.number != NULL);
@@ -241,6 +259,7 @@ RANGES(norm)
     reads(k, a->copies.at, a->copies.bytes);
     writes(k, a->state, sizeof *a->state);
     writes(k, a->counter, 4);
+    reads(k, a->chunk, 8 * (a->chunks + 1));
 }
 
 RANGES(update)
@@ -263,6 +282,7 @@ DPT_CUDA_TYPED_ARGUMENTS(CALL)
 CALL(add)
 CALL(feed)
 CALL(norm)
+CALL(tree)
 CALL(update)
 /* clang-format on */
 #undef CALL
