@@ -1,17 +1,10 @@
-/* Checks of GPUs: which there are, which rank has which, and how fast sums in their memory are. */
-#include <math.h>
+/* Checks of GPUs: which there are, and which rank has which. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "cmd/doctor/doctor.h"
-#include "core/base/clock.h"
 #include "core/base/process.h"
 #include "core/comm/probe.h"
-#include "core/train/setup/choose.h"
-
-enum { LARGE = 1 << 20, ROUNDS = 20 }; /* floats of a sum */
-
-static const double budget = 0.15; /* seconds */
 
 void dpt_doctor_driver(struct dpt_doctor *d)
 {
@@ -281,73 +274,4 @@ enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err
         judge_hidden(d, all);
     }
     return all != NULL ? DPT_OK : err->status;
-}
-
-/* --- sums in their memory --------------------------------------------------------------------- */
-
-/* Collective. Measures the seconds of a sum: the least of several. */
-static enum dpt_status time_sums(const struct dpt_doctor *d, const struct dpt_backend *backend,
-                                 int device, double *seconds, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm.world;
-    const double end = dpt_now() + budget;
-    const struct dpt_device_memory *memory = &backend->devices->memory;
-    struct dpt_device_buffer b = {0};
-    double left = 1;
-
-    *seconds = INFINITY;
-    status = memory->open(device, 0, LARGE, &b, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    for (int i = 0; i < ROUNDS && left > 0; i++) {
-        double start;
-
-        DPT_TRY(dpt_group_barrier(world, err));
-        start = dpt_now();
-        DPT_TRY(dpt_group_sum_floats(world, b.at, b.at, LARGE, err));
-        *seconds = fmin(*seconds, dpt_now() - start);
-        DPT_TRY(dpt_group_max(world, i < 2 ? 1 : end - dpt_now(), &left, err));
-    }
-    DPT_TRY(dpt_group_max(world, *seconds, seconds, err));
-out:
-    memory->close(&b);
-    return status;
-}
-
-/* Only where a lone message arrived on every node: an MPI that cannot do it would end the job. */
-enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_comm *comm = &d->comm;
-    const struct dpt_gpu_query *g = &d->gpus;
-    const int64_t bad =
-        g->own_bus[0] == '\0' || g->missing[0] != '\0' || (comm->node.rank == 0 && g->message != 1);
-    const struct dpt_backend *backend;
-    char how[DPT_CUDA_AWARE_TEXT], time[32], rate[32];
-    int64_t all_bad = bad;
-    int device;
-    bool on_device;
-    double seconds;
-    struct dpt_log mute = {.silent = true};
-    struct dpt_rank_gpu *gpus = NULL;
-
-    DPT_TRY(dpt_group_sum_ints(&comm->world, &bad, &all_bad, 1, err));
-    if (all_bad > 0 || comm->world.size == 1)
-        return DPT_OK;
-    DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, &gpus, err));
-    if (backend->devices == NULL)
-        goto out;
-    DPT_TRY(dpt_comm_device_sums(comm, DPT_CUDA_AWARE_ON, &backend->devices->memory, device, LARGE,
-                                 &on_device, how, err));
-    DPT_TRY(time_sums(d, backend, device, &seconds, err));
-    dpt_show_seconds(seconds, time);
-    dpt_show_bytes(4.0 * LARGE / seconds, rate);
-    dpt_doctor_say(d, DPT_DOCTOR_OK,
-                   dpt_probe_claims_cuda() == 1
-                       ? NULL
-                       : "comm.cuda_aware: on uses it; `auto` only if MPI reports it",
-                   "%s for 4.2 MB in GPU memory, %s/s", time, rate);
-out:
-    dpt_free(gpus);
-    return status;
 }

@@ -248,6 +248,8 @@ void dpt_doctor_variables(struct dpt_doctor *d)
             continue;
         memcpy(name, *at, n);
         name[n] = '\0';
+        if (d->nccl_log > 0 && strncmp(name, "NCCL_DEBUG", strlen("NCCL_DEBUG")) == 0)
+            continue; /* set by this program */
         if (!dpt_begins_with(name, own, sizeof own / sizeof own[0]) &&
             (dpt_begins_with(name, watched, sizeof watched / sizeof watched[0]) ||
              harm(name, *at + n + 1) != NULL))

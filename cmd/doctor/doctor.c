@@ -59,6 +59,7 @@ static const struct dpt_doctor_check checks[] = {
     {"GPU", "GPU ranks", WORLD, NULL, dpt_doctor_gpu_ranks, WARN, NULL},
     {"GPU", "CUDA-aware MPI", NODE, dpt_doctor_cuda_aware, NULL, WARN, NULL},
     {"GPU", "GPU sum", WORLD, NULL, dpt_doctor_gpu_sum, WARN, NULL},
+    {"GPU", "NCCL sum", WORLD, NULL, dpt_doctor_nccl, WARN, NULL},
 
     {"Files", "HDF5", RANK, dpt_doctor_hdf5, NULL, WARN, "another HDF5: check LD_LIBRARY_PATH and the modules on that host"},
     {"Files", "output folder", FIRST, dpt_doctor_output, NULL, WARN, NULL},
@@ -186,6 +187,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(read_options(&d, err));
     DPT_TRY(dpt_launch_ranks(cli, NULL, NULL, err));
     dpt_gpu_query(&d.gpus);
+    dpt_doctor_listen(&d);
     if (d.gpus.own_bus[0] != '\0') /* the driver works, and MPI is to find the device in use */
         dpt_choose_early(DPT_DEVICE_AUTO);
     DPT_TRY(start(&d, err));

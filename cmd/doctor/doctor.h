@@ -72,6 +72,7 @@ struct dpt_doctor {
     struct dpt_machine machine; /* one thread of this rank; zero: not measured */
     struct dpt_fabric fabric;   /* between nodes, at worst; zero: not measured */
     struct dpt_gpu_query gpus;
+    int nccl_log;                          /* file that NCCL writes its log to; 0: not asked to */
     const struct dpt_doctor_check *checks; /* ends with a row without a name */
     const struct dpt_doctor_check *check;  /* whose findings are added now */
     struct dpt_str findings;               /* packed, of this rank */
@@ -136,6 +137,10 @@ void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report 
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
                            size_t size);
 
+/* Has NCCL write a log for dpt_doctor_nccl, unless the user has it write one. To be called before
+ * anything starts threads, which may read the environment. */
+void dpt_doctor_listen(struct dpt_doctor *d);
+
 /* Whether --mesh can be understood. Errors: USAGE. */
 enum dpt_status dpt_doctor_read_mesh(const struct dpt_cli *cli, struct dpt_error *err);
 
@@ -150,8 +155,8 @@ enum dpt_status dpt_doctor_read_mesh(const struct dpt_cli *cli, struct dpt_error
     X(limits) X(variables)                                                                         \
     X(slurm) X(slurm_cores) X(slurm_time) X(slurm_requeue)
 #define DPT_DOCTOR_COLLECTIVES(X)                                                                  \
-    X(ranks) X(mesh) X(cores) X(shared) X(latency) X(sum) X(links) X(clocks) X(speed) X(gpu_ranks)         \
-    X(gpu_sum) X(lock)
+    X(ranks) X(mesh) X(cores) X(shared) X(latency) X(sum) X(links) X(clocks) X(speed) X(gpu_ranks)   \
+    X(gpu_sum) X(nccl) X(lock)
 // clang-format on
 #define X(name) void dpt_doctor_##name(struct dpt_doctor *d);
 DPT_DOCTOR_LOOKS(X)

@@ -276,7 +276,7 @@ def test_doctor(place):
 def test_doctor_measures_sums_in_gpu_memory(place):
     found = doctor(place, 2, FAKEGPU_DEVICES=2, FAKEGPU_PROTECT=0)
     assert found["CUDA-aware MPI"]["found"].startswith("yes")
-    assert re.fullmatch(r"\S+ \S+ for 4\.2 MB in GPU memory, \S+ \S+B/s", found["GPU sum"]["found"]), found
+    assert re.fullmatch(r"\S+ \S+ for 4\.2 MB in GPU memory, bus bandwidth \S+ \S+B/s", found["GPU sum"]["found"]), found
 
 
 def test_doctor_where_a_rank_has_none(place):

@@ -221,3 +221,55 @@ def test_doctor_says_which_gpus_do_not_reach_others(place):
     assert found["level"] == "warning" and found["found"] == "none between devices 0 and 1, nor in 2 more pairs", found
     assert "nvidia-smi topo -p2p r" in found["advice"]
     assert "peer memory" not in doctor(place, 0, FAKEGPU_DEVICES=1, FAKEGPU_PEERS=0)
+
+
+UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
+LINKED = {"FAKEGPU_DEVICES": 3, "FAKEGPU_MODEL": "Fake", "FAKENCCL_VERSION": 22803}
+
+
+def test_doctor_measures_sums_by_nccl(place):
+    """nccl-tests' bus bandwidth of 3 ranks is 2 * 2 / 3 of the bytes per second."""
+    found = doctor(place, 3, **LINKED)["NCCL sum"]
+    assert found["level"] == "ok" and found["found"].startswith("NCCL 2.28.3: "), found
+    numbers = [float(number) * UNITS[unit] for number, unit in re.findall(r"([\d.]+) (us|ms|s|[kMG]B/s)\b", found["found"])]
+    assert re.search("for 128 B, .* for 4.2 MB, .* for 33.6 MB; bus bandwidth .* and ", found["found"]) and len(numbers) == 5, found
+    for n, seconds, rate in zip((1 << 20, 8 << 20), numbers[1:3], numbers[3:]):
+        assert rate == pytest.approx(2 * 2 / 3 * 4 * n / seconds, rel=0.02), found
+
+
+def test_doctor_says_why_nccl_does_not_sum(place):
+    for told, given in (("2.14 or later", {"FAKENCCL_VERSION": 0}), ("remote process exited", {"FAKEGPU_FAIL": "ncclCommInitRank:1"}),
+                        ("a trial sum came out wrong", {"FAKENCCL_WRONG": 1})):
+        found = doctor(place, 2, **{**LINKED, **given})["NCCL sum"]
+        assert found["level"] == "warning" and told in found["found"] and "MPI sums" in found["advice"], found
+    assert "NCCL sum" not in doctor(place, 2, **{**LINKED, "FAKEGPU_DEVICES": 1}), "that ranks share a GPU is said already"
+
+
+# NCCL's words, as its sources have them: src/transport/{p2p,shm,net}.cc.
+@pytest.mark.parametrize("version, via, level, said", [
+    (21403, "P2P/IPC", "ok", "on a node from GPU to GPU (P2P/IPC)"), (22005, "P2P/direct pointer", "ok", "on a node from GPU to GPU (P2P/direct)"),
+    (22803, "P2P/CUMEM/read", "ok", "on a node from GPU to GPU (P2P/CUMEM/read)"), (22803, "SHM/direct/direct", "warning", "through the host's memory (SHM)"),
+    (21805, "NET/Socket/0", "warning", "through the network (NET/Socket), though on one node"),
+    (22304, "NET/AWS Libfabric/1(2)/GDRDMA", "warning", "through the network (NET/AWS Libfabric), though on one node")])
+def test_doctor_reads_the_log_of_nccl(place, version, via, level, said):
+    found = doctor(place, 2, **{**LINKED, "FAKENCCL_VERSION": version, "FAKENCCL_VIA": via, "FAKENCCL_NETWORK": "IB"})
+    assert found["NCCL's links"]["level"] == level and said in found["NCCL's links"]["found"], found
+    assert found["NCCL's network"]["found"] == "IB, which ranks of one node do not use"
+
+
+@pytest.mark.parametrize("line", ["P2P is disabled between connected GPUs 1 and 0. You can repress this message with NCCL_IGNORE_DISABLED_P2P=1.",
+                                  "Could not enable P2P between dev 0(=10000) and dev 1(=11000)", ""])
+def test_doctor_says_that_nccl_has_no_peer_memory(place, line):
+    found = doctor(place, 2, **LINKED, FAKENCCL_VIA="SHM/direct/direct", FAKENCCL_SAYS=line)["NCCL's links"]
+    assert ("its log says that P2P is disabled" if line else "NCCL_P2P_LEVEL=SYS") in found["advice"], found
+
+
+def test_doctor_leaves_a_log_to_the_user(place):
+    """Nothing is told of it, and nothing else is left behind; without one, doctor's own variables are nobody's finding."""
+    result = call(place, ["mpirun", "-np", 2, dpt.BINARY, "doctor", "--json"], **LINKED, NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=place / "log")
+    found = {line["name"]: line for line in json.loads(result.out)["checks"]}
+    assert "since NCCL_DEBUG or NCCL_DEBUG_FILE is set" in found["NCCL's links"]["found"] and "Using network Socket" in (place / "log").read_text(), found
+    before = sorted(os.listdir("/tmp")), sorted(os.listdir(place))
+    result = call(place, ["mpirun", "-np", 2, dpt.BINARY, "doctor", "--json"], **LINKED)
+    assert "NCCL_DEBUG" not in result.out and not [name for name in os.listdir("/tmp") if "nccl" in name and name not in before[0]], result
+    assert sorted(os.listdir(place)) == before[1]

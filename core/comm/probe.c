@@ -233,6 +233,11 @@ out:
     return status;
 }
 
+double dpt_bus_bandwidth(int ranks, double bytes, double seconds)
+{
+    return 2.0 * (ranks - 1) / ranks * bytes / seconds;
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_shared *works,

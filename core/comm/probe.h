@@ -47,6 +47,15 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
 enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierarchical, bool spin,
                               double budget, double *seconds, struct dpt_error *err);
 
+/*
+ * Bytes per second of a sum, as nccl-tests counts them for an allreduce (doc/PERFORMANCE.md there:
+ * "bus bandwidth"). Whatever the algorithm, (n-1)/n of the bytes have to leave each of n ranks to
+ * be summed elsewhere, and (n-1)/n of the sums have to come back. So each rank's link carries
+ * 2 (n-1)/n of the bytes each way, and the figure can be held against the speed of the link,
+ * whatever n is.
+ */
+double dpt_bus_bandwidth(int ranks, double bytes, double seconds);
+
 /* Collective over the world. Finds which ways of sharing memory work on this rank's node. Errors:
  * RANK. */
 struct dpt_probe_shared {

@@ -12,9 +12,16 @@
  *   FAKENCCL_HANG=N      the Nth call of this process waits for ever
  *   FAKENCCL_ABORT_HANGS=1   an abort does not return
  *   FAKENCCL_WRONG=N     an element of what the Nth call gives comes out wrong on this rank
+ *   FAKENCCL_VIA=P2P/CUMEM, FAKENCCL_NETWORK=Socket, FAKENCCL_SAYS=TEXT
+ *                        how its log says that the ranks are connected, and another line of it
  *   FAKEGPU_FAIL, FAKEGPU_LOG   as for the driver's functions
+ *
+ * NCCL_DEBUG=INFO and NCCL_DEBUG_FILE have it write a log, in the words of src/transport of NCCL
+ * 2.14 to 2.28: from 2.20 on devices stand in brackets, before that PCI addresses, and from 2.22 on
+ * connections are made by the first sum, before that by ncclCommInitRank.
  */
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,6 +62,7 @@ struct comm {
     CUcontext context;
     uint64_t calls;
     atomic_bool aborted;
+    FILE *log; /* NULL: it writes none */
 };
 
 /* The argument of a call's pieces of work. */
@@ -263,6 +271,67 @@ static int enqueue(CUstream stream, const char *name, const struct call *s)
     return enqueued ? DPT_NCCL_SUCCESS : USAGE;
 }
 
+/* --- its log ---------------------------------------------------------------------------------- */
+
+static void say(const struct comm *c, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void say(const struct comm *c, const char *format, ...)
+{
+    va_list list;
+
+    if (c->log == NULL)
+        return;
+    fprintf(c->log, "node01:%d:%d [%d] NCCL INFO ", (int)getpid(), (int)getpid() + 1, c->rank);
+    va_start(list, format);
+    vfprintf(c->log, format, list);
+    va_end(list);
+    fputc('\n', c->log);
+    fflush(c->log);
+}
+
+static const char *text_or(const char *name, const char *usual)
+{
+    const char *text = fakegpu_text(name);
+
+    return text != NULL ? text : usual;
+}
+
+static void open_log(struct comm *c)
+{
+    const char *level = getenv("NCCL_DEBUG"), *path = getenv("NCCL_DEBUG_FILE");
+
+    if (level == NULL || strcmp(level, "INFO") != 0 || path == NULL)
+        return;
+    c->log = fopen(path, "w");
+    say(c, "NET/IB : No device found.");
+    say(c, "NET/Socket : Using [0]eth0:10.0.0.1<0>");
+    say(c, "Using network %s", text_or("FAKENCCL_NETWORK", "Socket"));
+    if (fakegpu_text("FAKENCCL_SAYS") != NULL)
+        say(c, "%s", fakegpu_text("FAKENCCL_SAYS"));
+}
+
+/* A ring, as which rank is connected with the next one. */
+static void say_connections(const struct comm *c)
+{
+    const bool devices = fakegpu_number("FAKENCCL_VERSION", 0) >= 22000;
+    const char *via = text_or("FAKENCCL_VIA", devices ? "P2P/CUMEM" : "P2P/IPC");
+    const bool by_net = strncmp(via, "NET/", 4) == 0, by_host = strncmp(via, "SHM/", 4) == 0;
+    const int next = (c->rank + 1) % c->ranks;
+
+    for (int channel = 0; channel < 2; channel++) {
+        char which[16];
+
+        snprintf(which, sizeof which, by_host ? "%02d" : "%02d/0", channel);
+        if (devices)
+            say(c, "Channel %s : %d[%d] -> %d[%d]%s via %s", which, c->rank, c->rank, next, next,
+                by_net ? " [send]" : "", via);
+        else
+            say(c, "Channel %s : %d[%x] -> %d[%x]%s via %s", which, c->rank, (c->rank + 0x10) << 12,
+                next, (next + 0x10) << 12, by_net ? " [send]" : "", via);
+    }
+    say(c, "Connected all rings");
+}
+
 /* --- the functions ---------------------------------------------------------------------------- */
 
 #pragma GCC visibility push(default)
@@ -322,6 +391,9 @@ int ncclCommInitRank(void **comm, int ranks, struct dpt_nccl_id id, int rank)
     while (atomic_load(&c->place->arrived) < ranks && !over(c))
         pause_briefly();
     shm_unlink(id.bytes); /* all have it */
+    open_log(c);
+    if (fakegpu_number("FAKENCCL_VERSION", 0) < 22200)
+        say_connections(c);
     return DPT_NCCL_SUCCESS;
 }
 
@@ -357,6 +429,8 @@ int ncclCommDestroy(void *comm)
     if (atomic_load(&c->place->ranks[c->rank].taken) != c->calls)
         fakegpu_complain("ncclCommDestroy with calls under way");
     munmap(c->place, c->bytes);
+    if (c->log != NULL)
+        fclose(c->log);
     free(c);
     return DPT_NCCL_SUCCESS;
 }
@@ -375,6 +449,8 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
                          n);
         return INVALID_ARGUMENT;
     }
+    if (c->calls == 1 && fakegpu_number("FAKENCCL_VERSION", 0) >= 22200)
+        say_connections(c);
     return enqueue(stream, "ncclAllReduce", &s);
 }
 

@@ -38,13 +38,14 @@ static struct variable {
     long long number;
     char text[TEXT];
 } variables[] = {
-    {.name = "FAKEGPU_DEVICES"}, {.name = "FAKEGPU_MODEL"},     {.name = "FAKEGPU_MEMORY"},
-    {.name = "FAKEGPU_SHARED"},  {.name = "FAKEGPU_SEED"},      {.name = "FAKEGPU_EAGER"},
-    {.name = "FAKEGPU_IDLE_MS"}, {.name = "FAKEGPU_PROTECT"},   {.name = "FAKEGPU_FAIL"},
-    {.name = "FAKEGPU_LOG"},     {.name = "FAKEGPU_LEAKS"},     {.name = "FAKEGPU_QUIET"},
-    {.name = "FAKEGPU_TAKES"},   {.name = "FAKEGPU_DROPS_NAN"}, {.name = "FAKEGPU_HANG"},
-    {.name = "FAKEGPU_KNOBS"},   {.name = "FAKENCCL_HANG"},     {.name = "FAKENCCL_VERSION"},
-    {.name = "FAKENCCL_WRONG"},  {.name = "FAKEGPU_PEERS"},     {.name = "FAKENCCL_ABORT_HANGS"},
+    {.name = "FAKEGPU_DEVICES"},  {.name = "FAKEGPU_MODEL"},     {.name = "FAKEGPU_MEMORY"},
+    {.name = "FAKEGPU_SHARED"},   {.name = "FAKEGPU_SEED"},      {.name = "FAKEGPU_EAGER"},
+    {.name = "FAKEGPU_IDLE_MS"},  {.name = "FAKEGPU_PROTECT"},   {.name = "FAKEGPU_FAIL"},
+    {.name = "FAKEGPU_LOG"},      {.name = "FAKEGPU_LEAKS"},     {.name = "FAKEGPU_QUIET"},
+    {.name = "FAKEGPU_TAKES"},    {.name = "FAKEGPU_DROPS_NAN"}, {.name = "FAKEGPU_HANG"},
+    {.name = "FAKEGPU_KNOBS"},    {.name = "FAKENCCL_HANG"},     {.name = "FAKENCCL_VERSION"},
+    {.name = "FAKENCCL_WRONG"},   {.name = "FAKEGPU_PEERS"},     {.name = "FAKENCCL_VIA"},
+    {.name = "FAKENCCL_NETWORK"}, {.name = "FAKENCCL_SAYS"},     {.name = "FAKENCCL_ABORT_HANGS"},
 };
 
 enum { VARIABLES = sizeof variables / sizeof *variables };
