@@ -9,16 +9,19 @@
 #                                 between GPU and CPU
 #   scripts/gpu-check.sh c1 OUT   9 minutes: speed beside PyTorch and JAX, resnet50 too
 #   scripts/gpu-check.sh c2 OUT   5 minutes: where a step's time goes, memory checkers
+#   scripts/gpu-check.sh m OUT    9 minutes: several GPUs: NCCL beside MPI, the same bytes on 1 to 8,
+#                                 a rank that is killed, bandwidth of sums, scaling beside DDP; left
+#                                 out, in one line, where there is one GPU
 #   scripts/gpu-check.sh --pack FILE.tar.xz [--without-mnist] [--arch 90] [--cuda 12] [--rehearsal]
 #
 # Several in one call: a+b1, whose minutes are added; b is b1+b2, and `all` is all. Where a command
-# may take ten minutes, three do it: a+b1, then c1, then b2+c2.
+# may take ten minutes, three do it: a+b1, then c1, then b2+c2; m where there are several GPUs.
 #
 # OUT/report.md gets a row as each step ends, OUT/logs.tar.gz its log; OUT/running.log is the log of
 # the step that runs. Each step ends at a limit of its own and each call at its minutes, so one that
 # hangs, crashes or is cut off leaves a whole report of what was done. A table of all steps, their
 # results and seconds comes last. The exit code is 0 where all went well, 1 where a step failed, 77
-# where there is no GPU.
+# where there is no GPU, or too few for any step.
 #
 #   --out DIR         instead of OUT; where neither is given, the environment's OUT
 #   --only STEP       these steps alone (a name, or as grep -E has it: 'speed-.*'); their rows are
@@ -102,21 +105,26 @@ b1 | 5 | are its results right
 b2 | 4 | are they right in other precisions and on several ranks
 c1 | 9 | how fast is it
 c2 | 5 | where does its time go
+m  | 9 | do several GPUs work together, and how fast
 END
 }
 # What the parts are called that were asked for, as an extended regular expression: a+b is a|b.
 asked=${part//+/|} asked=${asked//all/.}
-minutes='' title=''
-while [ -n "$part" ] && IFS='|' read -r name each asks; do
-    [[ $name =~ ^($asked) ]] || continue
-    minutes=$((minutes + each)) title+="${title:+; }$asks"
-done < <(parts)
+minutes='' title='' gpus=''
+sum_up() {
+    minutes='' title=''
+    while [ -n "$part" ] && IFS='|' read -r name each asks; do
+        [[ $name =~ ^($asked) && $gpus$name != 1m ]] || continue
+        minutes=$((minutes + each)) title+="${title:+; }$asks"
+    done < <(parts)
+}
+sum_up
 for name in ${part//+/ }; do
-    [[ $name =~ ^(all|a|b1?|b2|c1?|c2)$ ]] || wrong "there is no part '$name', only $(parts | cut -d'|' -f1 | paste -sd' ') and all"
+    [[ $name =~ ^(all|a|b1?|b2|c1?|c2|m)$ ]] || wrong "there is no part '$name', only $(parts | cut -d'|' -f1 | paste -sd' ') and all"
 done
 
-# A line per step: the part; its name; its limit in seconds; the function of lib/gpu-steps.sh that does it; what it shows.
-# The most telling come first.
+# A line per step: the part; its name; its limit in seconds; the function of lib/gpu-steps.sh or gpu-several.sh that does
+# it; what it shows. The most telling come first.
 steps() {
     sed 's/ *| */|/g' <<'END'
 a  | libraries       | 90 | libraries                     | the driver, cuDNN and cuBLASLt are found, and there is a GPU that answers
@@ -179,9 +187,21 @@ c2 | memcheck        | 60 | sanitize memcheck             | our kernels touch no
 c2 | racecheck       | 60 | sanitize racecheck            | no two threads of ours use the same shared memory at once
 c2 | initcheck       | 60 | sanitize initcheck            | our kernels read nothing that was not written
 c2 | synccheck       | 60 | sanitize synccheck            | barriers in our kernels are reached by all threads
+m  | several-gpus    | 60 | several_gpus                  | NCCL is found, connects all GPUs, and what its log says it goes by
+m  | transports      | 60 | transports fp32               | a job whose gradients NCCL sums comes to the loss and the weights of one where MPI does, but for rounding
+m  | bytes           | 90 | many_ranks fp32               | `comm.reduction: reproducible` writes the same checkpoint from 1, 2, 4 and 8 GPUs
+m  | killed          | 60 | killed nccl                   | a rank gets SIGKILL: the others end within a minute and name it, and the job goes on to where an undisturbed one comes
+m  | bandwidth       | 60 | bus_bandwidth                 | the time of a sum over 2, 4 and 8 GPUs, as nccl-tests counts it
+m  | scaling-mlp4k   | 60 | scaling mlp4k                 | a step's time on 1, 2, 4 and 8 GPUs, as many samples per GPU
+m  | scaling-resnet50 | 100 | scaling resnet50            | likewise of resnet50
+m  | ddp-mlp4k       | 120 | ddp mlp4k                    | the same steps by PyTorch's DistributedDataParallel
+m  | ddp-resnet50    | 150 | ddp resnet50                 | likewise of resnet50
+m  | killed-mpi      | 60 | killed mpi                    | likewise where MPI sums, with the bytes of the undisturbed job
+m  | transports-bf16 | 60 | transports bf16               | NCCL beside MPI in bf16
+m  | bytes-bf16      | 90 | many_ranks bf16               | the same checkpoint from 1, 2, 4 and 8 GPUs in bf16
 END
 }
-chosen() { steps | awk -F'|' -v asked="^($asked)" -v only="^($only)\$" '$1 ~ asked && $2 ~ only'; }
+chosen() { steps | awk -F'|' -v asked="^($asked)" -v only="^($only)\$" -v gpus="$gpus" '$1 ~ asked && $2 ~ only && gpus $1 != "1m"'; }
 
 if [ "$list" = 1 ]; then
     chosen | awk -F'|' '{ printf "%-2s  %-18s %3d s  %s\n", $1, $2, $3, $5 }'
@@ -215,6 +235,9 @@ else
     export DPT_CUDA_TESTS=device
 fi
 
+# How many GPUs the program sees, in $gpus.
+count_gpus() { gpus=$(FAKEGPU_QUIET=1 "$program" --version 2>/dev/null | sed -n 's/^backend cuda: .* \([0-9][0-9]*\) GPUs\{0,1\},.*/\1/p'); }
+
 # --- one step, in a process of its own -------------------------------------------------------------------------------
 
 if [ -n "$inside" ]; then
@@ -222,6 +245,9 @@ if [ -n "$inside" ]; then
     ulimit -f 2097152
     # shellcheck source=scripts/lib/gpu-steps.sh
     . "$here/lib/gpu-steps.sh"
+    # shellcheck source=scripts/lib/gpu-several.sh
+    . "$here/lib/gpu-several.sh"
+    [ "$inside" = read_ahead ] || count_gpus
     # shellcheck disable=SC2046,SC2091
     $(steps | awk -F'|' -v name="$inside" '$2 == name { print $4; found = 1 } END { if (!found) print name }')
     exit
@@ -229,6 +255,14 @@ fi
 
 # Built, and compared with, before the time of the part begins; an archive brings both along.
 [ "$packed" = 1 ] || make_ready
+
+count_gpus
+if [ "$gpus" = 1 ]; then
+    left_out=$(gpus='' chosen | awk -F'|' '$1 == "m" { print $2 }' | paste -sd' ')
+    [ -z "$left_out" ] || echo "gpu-check.sh: one GPU, so part m is left out, which needs two: $left_out"
+    [ -n "$(chosen)" ] || exit 77
+    sum_up
+fi
 
 # A machine that was just started reads some GB of libraries from its disk: that begins here, beside the first steps.
 GPU_CHECK=$$-ahead bash "$self" "$part" "$out" --inside read_ahead --python "$python" ${fake:+--fake "$fake"} >/dev/null 2>&1 </dev/null &
@@ -253,7 +287,7 @@ write_report() {
         echo '|---|---|---|---|---|'
         cat "$rows"
         [ -z "${1:-}" ] || echo "$1"
-        awk -F' *[|] *' 'BEGIN { print "speed" } !seen[$2]++ { print $2 }' "$rows" | while read -r name; do
+        awk -F' *[|] *' 'BEGIN { print "speed"; print "scaling" } !seen[$2]++ { print $2 }' "$rows" | while read -r name; do
             [ ! -e "$work/details/$name.md" ] || cat "$work/details/$name.md"
         done
         true

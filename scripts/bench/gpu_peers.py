@@ -9,13 +9,20 @@ torch.compile's code; eager: neither. It has resnet50 too, torchvision's where t
 compiled, its arguments donated, bf16 by casting parameters and samples. Prints a line as each is measured, the median of five blocks
 of steps: `torch-graph cnn 128 tf32 41.2`, in microseconds per step. Exits 4 where the framework is not installed or has no GPU. --device
 cpu only shows that it runs.
+
+Under torchrun PyTorch's step is that of DistributedDataParallel, over NCCL (gloo on CPUs), a GPU and a whole batch per rank; rank 0 prints:
+
+    python3 -m torch.distributed.run --standalone --nproc-per-node 8 gpu_peers.py torch --models resnet50 --batches 256 --modes eager,graph
 """
 import argparse
+import os
 import statistics
 import sys
 import time
 
 BLOCKS = 5
+# As torchrun tells them.
+RANK, RANKS, LOCAL = (int(os.environ.get(name, usual)) for name, usual in (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0)))
 
 
 def median_us(block, synchronize, steps):
@@ -68,6 +75,32 @@ def torch_model(model):
     return (3, 224, 224), net, 1000
 
 
+def ranked(net, cuda):
+    """The network of one of several ranks. As PyTorch's manual has it for graphs: made on a stream beside the usual one."""
+    import torch
+    from torch import nn
+    if RANKS == 1:
+        return net
+    if not cuda:
+        return nn.parallel.DistributedDataParallel(net)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        net = nn.parallel.DistributedDataParallel(net, device_ids=[LOCAL])
+    torch.cuda.current_stream().wait_stream(stream)
+    return net
+
+
+def open_ranks(cuda):
+    import torch
+    if RANKS == 1:
+        return
+    if cuda:
+        torch.cuda.set_device(LOCAL)
+        os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # a captured collective cannot be watched
+    torch.distributed.init_process_group("nccl" if cuda else "gloo")
+
+
 def torch_step(model, batch, precision, steps, device, mode):
     import torch
     from torch import nn
@@ -82,6 +115,7 @@ def torch_step(model, batch, precision, steps, device, mode):
     y = torch.randint(0, classes, (batch,), device=device)
     if len(shape) == 3:
         net, x = net.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    net = ranked(net, cuda)
     adam = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True, capturable=cuda)
     loss = nn.CrossEntropyLoss()
 
@@ -98,11 +132,11 @@ def torch_step(model, batch, precision, steps, device, mode):
         adam.step()
 
     if cuda and mode != "eager":
-        # As PyTorch's manual has it: a few steps on a stream beside the usual one, then the capture.
+        # As PyTorch's manual has it: a few steps on a stream beside the usual one, 11 of several ranks, then the capture.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(5):
+            for _ in range(5 if RANKS == 1 else 11):
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
@@ -163,7 +197,8 @@ def missing(framework, device):
     try:
         if framework == "torch":
             import torch
-            return None if device == "cpu" or torch.cuda.is_available() else "PyTorch finds no GPU"
+            gpus = RANKS if device == "cpu" else torch.cuda.device_count()
+            return None if gpus > LOCAL else f"PyTorch finds {gpus or 'no'} GPU{'s' * (gpus > 1)}"
         import jax
         import optax  # noqa: F401
         return None if device == "cpu" or jax.default_backend() == "gpu" else "JAX finds no GPU"
@@ -185,12 +220,16 @@ def main():
     if why is not None:
         print(why, file=sys.stderr)
         sys.exit(4)
+    if args.framework == "torch":
+        open_ranks(args.device == "cuda")
     step = {"torch": torch_step, "jax": jax_step}[args.framework]
     for mode in args.modes.split(",") if args.framework == "torch" else [""]:
         for batch in map(int, args.batches.split(",")):
             for model in args.models.split(","):
                 for precision in args.precisions.split(","):
                     us = step(model, batch, precision, args.steps, args.device, mode)
+                    if RANK > 0:
+                        continue
                     print(f"{args.framework}{mode and '-'}{mode} {model} {batch} {precision} {us:.1f}", flush=True)
 
 

@@ -108,7 +108,7 @@ fill_archive() { # STAGE XZ-OPTION...
     shift
     mkdir -p "$to"/{lib,bench,tests,configs,core/train/tests,scripts/lib,cmd/tests}
     cp "$self" "$to/gpu-check.sh"
-    cp "$here"/lib/{gpu-steps.sh,mpi-env.sh} "$to/lib"
+    cp "$here"/lib/{gpu-steps.sh,gpu-several.sh,mpi-env.sh} "$to/lib"
     cp "$here"/bench/{gpu_peers,torch_ddp,jax_pmap,framework}.py "$to/bench"
     (cd "$top" && cp --parents core/train/tests/{random_jobs,draw_jobs,running}.py scripts/lib/dpt.py cmd/tests/jobs.py "$to")
     cp "$top"/configs/{linreg,mnist-mlp,mnist-cnn}.yaml "$to/configs"

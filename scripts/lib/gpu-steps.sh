@@ -272,8 +272,10 @@ reproducible() { # PRECISION RANKS[:pipeline]...
         cmp "$work/same-$1/checkpoints/latest" "$work/same-$ranks/checkpoints/latest" ||
             seen failed "ranks $said: the last one's checkpoint differs from the first one's"
     done
-    seen ok "ranks $said: the same $(wc -c <"$work/same-$1/checkpoints/latest") bytes"
+    seen ok "ranks $said: the same $(wc -c <"$work/same-$1/checkpoints/latest") bytes; sums $(sums_of "$work/same-$ranks.txt")"
 }
+# What summed the gradients, as the header of a run says.
+sums_of() { sed -n 's/^  sums *//p; s/^ *\(by NCCL: .*\)/\1/p' "$1" | paste -sd ';'; }
 
 # DPT_RANDOM_SEED in the environment begins with another job; a difference is told with its seed.
 random_jobs() { # SECONDS
@@ -306,8 +308,8 @@ mnist_99() {
 
 # --- speed --------------------------------------------------------------------------------------------------------------
 
-speed_job() { # MODEL BATCH STEPS
-    local shape layers='' convs model classes=10 samples=$((quick ? 8 * $2 : 16 * 1024))
+speed_job() { # MODEL BATCH STEPS [RANKS]: a batch per rank
+    local shape layers='' convs model classes=10 ranks=${4:-1} samples=$((quick ? 8 * $2 : 16 * 1024))
     convs='{conv: {channels: 32, padding: same}}, relu, {maxpool: 2}, {conv: {channels: 64, padding: same}}, relu, {maxpool: 2}, flatten'
     case $1 in
     mlp) shape=784 layers='{dense: 256}, relu, {dense: 10}' ;;
@@ -326,10 +328,10 @@ speed_job() { # MODEL BATCH STEPS
     cat <<END
 name: $1
 seed: 1
-data: {train: synthetic, synthetic: {samples: $samples, shape: [$shape], classes: $classes}}
+data: {train: synthetic, synthetic: {samples: $((ranks * samples)), shape: [$shape], classes: $classes}}
 model: {$model}
 loss: cross_entropy
-batch: {global: $2, micro: $2}
+batch: {global: $((ranks * $2)), micro: $2}
 optimizer: {type: adam, lr: 1.0e-3}
 train: {steps: $((6 * $3))}
 checkpoint: {every: never}
@@ -363,6 +365,12 @@ speed_table() {
         END { flush() }' | detail speed
 }
 
+# The microseconds of a run's step. Each block of steps has a line; the median of them but for the first.
+step_time() { # FOLDER SAMPLES-PER-STEP
+    sed -n 's/.*"event": "train".*"samples_per_s": \([0-9.e+-]*\).*/\1/p' "$work/$1/metrics.jsonl" | tail -n +2 | sort -g |
+        awk -v batch="$2" '{ x[NR] = $1 } END { if (NR) printf "%.1f\n", 1e6 * batch / x[int((NR + 1) / 2)] }'
+}
+
 speed() { # MODEL
     local batch precision steps size us batches='128 1024' precisions='tf32 bf16' text=''
     job=$work/speed.yaml
@@ -374,9 +382,7 @@ speed() { # MODEL
         speed_job "$1" "$size" "$steps" >"$job"
         for precision in $precisions; do
             train speed --set device.kind=cuda --set "device.precision=$precision" --quiet || seen failed "$batch $precision: $(last_line "$work/speed.txt")"
-            # Each block of steps has a line; the median of them but for the first.
-            us=$(sed -n 's/.*"event": "train".*"samples_per_s": \([0-9.e+-]*\).*/\1/p' "$work/speed/metrics.jsonl" | tail -n +2 | sort -g |
-                awk -v batch="$size" '{ x[NR] = $1 } END { if (NR) printf "%.1f\n", 1e6 * batch / x[int((NR + 1) / 2)] }')
+            us=$(step_time speed "$size")
             [ -n "$us" ] || seen failed "$batch $precision: no step was timed"
             echo "dptrain $1 $batch $precision $us" >>"$work/speed.times"
             speed_table

@@ -28,7 +28,8 @@ sleep sort tail tar tee timeout touch tr uname wc xargs""".split()
 # Steps that are test programs, which run beside this one anyway (kernels-arena and errors stand for them), and those that do in a
 # rehearsal what another step does: for all models it has the one small job.
 BESIDE = """kernels kernels-joins kernels-update kernels-fp16 matmul steps program graphs algorithms convolutions
-job-tf32 job-fp16 mnist-cnn-bf16 start-up-resnet50 profile-resnet50 mnist-cnn-tf32 mnist-cnn-fp16 mnist-mlp-bf16 speed-mlp speed-mnistcnn speed-mlp4k profile-mlp profile-mnistcnn profile-mlp4k""".split()
+job-tf32 job-fp16 mnist-cnn-bf16 start-up-resnet50 profile-resnet50 mnist-cnn-tf32 mnist-cnn-fp16 mnist-mlp-bf16 speed-mlp speed-mnistcnn speed-mlp4k profile-mlp profile-mnistcnn profile-mlp4k
+transports-bf16 bytes-bf16 ddp-mlp4k""".split()
 
 has_gpu = any(Path("/dev", name).exists() for name in ("nvidia0", "dxg"))
 needs_fake = pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or SANITIZED or shutil.which("patchelf") is None,
@@ -81,6 +82,10 @@ def report(out):
     return {row[0]: (row[2], row[4]) for row in rows}, text
 
 
+# A machine with three GPUs, which are not all that a node may have, and NCCL.
+LINKED = {"FAKEGPU_DEVICES": "3", "FAKENCCL_VERSION": "22803"}
+
+
 def steps(part):
     listed = subprocess.run([SCRIPT, part, "--list"], capture_output=True, text=True, check=True).stdout
     return [line.split()[1] for line in listed.splitlines()]
@@ -111,9 +116,9 @@ def left_running(here):
 
 
 def test_words(tmp_path):
-    names = steps("a") + steps("b") + steps("c")
-    assert len(names) == len(set(names)) > 50 and names == steps("all") and steps("a+b1") + steps("b2") + steps("c1+c2") == names
-    assert names[:4] == ["libraries", "first-job", "steps", "program"] and names[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"]
+    names = steps("a") + steps("b") + steps("c") + steps("m")
+    assert len(names) == len(set(names)) > 50 and names == steps("all") and steps("a+b1") + steps("b2") + steps("c1+c2") + steps("m") == names
+    assert names[:4] == ["libraries", "first-job", "steps", "program"] and steps("c")[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"]
     listed = subprocess.run([SCRIPT, "--list"], capture_output=True, text=True).stdout
     limits = dict(re.findall(r"^\w\d? +(\S+) +(\d+) s  ", listed, re.M))
     assert list(limits) == names and max(map(int, limits.values())) == int(limits["peers-jax"]) == 150
@@ -147,20 +152,20 @@ def test_without_a_gpu(tmp_path):
 
 
 @needs_fake
-@pytest.mark.parametrize("part", "abc")
+@pytest.mark.parametrize("part", "abcm")
 def test_rehearsal(archive, tmp_path, part):
     """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python. The other
     steps with DPT_HEAVY=1."""
     out = tmp_path / "out"
     chosen = [name for name in steps(part) if HEAVY or name not in BESIDE]
-    code, printed, rows, text = check(archive, part, out, "--only", "|".join(chosen))
+    code, printed, rows, text = check(archive, part, out, "--only", "|".join(chosen), **(LINKED if part == "m" else {}))
     assert code == 0, printed + text
     assert list(rows) == chosen
     assert {state for state, _ in rows.values()} <= {"ok", "skipped"}
     table = printed[printed.rindex("\n\n"):]
     assert re.findall(r"^(ok|skipped) +(\S+) +\d+ s$", table, re.M) == [(state, name) for name, (state, _) in rows.items()], printed
     skipped = {name for name, (state, _) in rows.items() if state == "skipped"}
-    assert skipped <= {"mnist", "peers-torch", "peers-jax", "peers-resnet50", "compiled-resnet50", "compiled-torch", "eager-torch", "counters", "memcheck", "racecheck", "initcheck", "synccheck"}
+    assert skipped <= {"mnist", "peers-torch", "peers-jax", "peers-resnet50", "compiled-resnet50", "compiled-torch", "eager-torch", "ddp-mlp4k", "ddp-resnet50", "counters", "memcheck", "racecheck", "initcheck", "synccheck"}
     assert "a rehearsal on the CPU" in text and re.search(r"Ended after \d+ s", text)
     assert sorted(p.name for p in out.iterdir()) == ["logs.tar.gz", "report.md"]
     with tarfile.open(out / "logs.tar.gz") as logs:
@@ -171,11 +176,41 @@ def test_rehearsal(archive, tmp_path, part):
     elif part == "b":
         assert "the same" in rows["resume"][1] and "ranks 1, 2, 4: the same" in rows["reproducible"][1]
         assert "ranks 1, 2 as stages: the same" in rows["pipeline"][1] and "without MNIST" in rows["mnist"][1]
+    elif part == "m":
+        assert "3 GPUs; on a node from GPU to GPU (P2P/CUMEM)" in rows["several-gpus"][1] and "ranks 1, 2, 3: the same" in rows["bytes"][1]
+        assert re.fullmatch(r"NCCL and MPI, 2 ranks: loss (\S+) and \S+, weights differ by up to \S+; 3 ranks: .*", rows["transports"][1])
+        for name in ("killed", "killed-mpi"):
+            assert re.search(r"exit 71 after [\d.]+ s, .* resumed at step \d+, at step \d+ (the same bytes|weights that differ by up to \S+) as", rows[name][1])
+        assert re.search(r"^\| 3 \| NCCL 2\.28\.3: .* for 33\.6 MB; bus bandwidth .* \|", text, re.M), text
+        times = re.findall(r"^\| (mlp4k|resnet50) \| (\d) \| [\d.]+ \(\d+ %\) \|", text, re.M)
+        assert times == [(model, ranks) for model in ("mlp4k", "resnet50") for ranks in "123"], text
     else:
         speeds = re.findall(r"^\| (\w+) \| (\d+) \| (tf32|bf16) \| [\d.]+ \| - \| - \| - \| - \| - \|$", text, re.M)
         wanted = [(step[6:], size, kind) for step in chosen if step.startswith("speed-") and step != "speed-resnet50"
                   for size in ("128", "1024") for kind in ("tf32", "bf16")]
         assert sorted(speeds) == sorted(wanted + [("resnet50", "64", "bf16"), ("resnet50", "256", "bf16")]), text
+
+
+@needs_fake
+def test_one_gpu_of_several(archive, tmp_path):
+    """Part m says in a line what it leaves out; alone it makes nothing."""
+    out = tmp_path / "out"
+    with start(archive, "m", out) as process:
+        printed = process.communicate(timeout=100)[0]
+    assert process.returncode == 77 and printed.count("\n") == 1 and "one GPU, so part m is left out" in printed and "killed" in printed, printed
+    assert not (out / "report.md").exists()
+    code, printed, rows, text = check(archive, "all", out, "--only", "kernels-arena|transports|killed")
+    assert code == 0 and list(rows) == ["kernels-arena"], printed + text
+    assert "part m is left out, which needs two: transports killed\n" in printed and "several GPUs" not in text.splitlines()[0], printed
+
+
+@needs_fake
+@pytest.mark.parametrize("step, given, told", [
+    ("several-gpus", {"FAKENCCL_VERSION": "0"}, "NCCL does not sum: no ("), ("bandwidth", {"FAKENCCL_WRONG": "1"}, "a trial sum came out wrong"),
+    ("transports", {"FAKENCCL_WRONG": "3"}, "weights differ by up to 0.000")])
+def test_links_that_fail(archive, tmp_path, step, given, told):
+    code, printed, rows, text = check(archive, "m", tmp_path / "out", "--only", step, **{**LINKED, "FAKEGPU_DEVICES": "2", **given})
+    assert code == 1 and rows[step][0] == "failed" and told in rows[step][1], text
 
 
 @needs_fake
