@@ -192,11 +192,11 @@ class Dice:
 
 
 class Case:
-    """A job: `job` is what stands in its file. device: a kind to compute on; else one of those that every machine has."""
+    """A job: `job` is what stands in its file. device: a kind to compute on; else one of those that every machine has. gpus: how many."""
 
-    def __init__(self, schema, seed, rng, folder, device=None):
+    def __init__(self, schema, seed, rng, folder, device=None, gpus=0):
         self.dice, self.schema, self.rng, self.seed, self.folder = Dice(schema, rng), schema, rng, seed, folder
-        self.layers, self.plan = [], {}
+        self.layers, self.plan, self.gpus = [], {}, gpus
         self.job = {"comm": {"reduction": "reproducible"}}
         self.path = os.path.join(folder, "job.yaml")
         rows = schema["properties"]
@@ -510,12 +510,20 @@ class Case:
             settings["data.test"] = rng.choice(self.tests)
         if rng.random() < 0.2:
             settings["name"] = rng.choice(["a run", "1", "true", "x" * 40])
-        for path, insists in (("comm.cuda_aware", "on"), ("comm.transport", "nccl")):
-            if settings.get(path) == insists:
-                del settings[path]
+        if settings.get("comm.cuda_aware") == "on":
+            del settings["comm.cuda_aware"]
+        if settings.get("comm.transport") == "nccl" and self.gpus < 2:
+            del settings["comm.transport"]
         settings["device.threads"] = 1 if alone else rng.choice([1, 1, 2, 3])
         ranks = 1 if alone else self.mesh(settings)
         return ranks, [word for path, value in settings.items() for word in ("--set", f"{path}={jobs.dump(value)}")]
+
+    def draw_linked(self):
+        """(ranks, words) of a run whose gradients are summed between GPUs, one per rank, in an order that is not the program's."""
+        _, words = self.draw_run(alone=True)
+        for path, value in (("comm.reduction", "allreduce"), ("log.hashes", "false"), ("log.trace", "false")):
+            words += ["--set", f"{path}={value}"]
+        return self.rng.randint(2, min(self.gpus, 5)), words
 
     def mesh(self, settings):
         rng, rows = self.rng, self.schema["properties"]["parallel"]["properties"]

@@ -6,7 +6,9 @@
 draws a job for each seed from N on (draw_jobs.py), runs it on one rank, on two meshes, and on a chain of meshes on which it is stopped
 at random steps; compares checkpoints, losses, evaluations, fingerprints and how it ends, and what `eval` then says of each split. Of a difference it prints the seed, the job, the
 commands, and the smallest job that still shows it, and goes on; the exit code is then 1. `--seed N --count 1` repeats one.
-`--device cuda` draws jobs for GPUs, which ranks may share, and holds the first step of those in fp32 to the CPU's as well.
+`--device cuda` draws jobs for GPUs, which ranks may share, and holds the first step of those in fp32 to the CPU's as well. With several
+GPUs each job also runs with `comm.reduction: allreduce` on some of them, one per rank, where NCCL sums: twice, and stopped and resumed, to
+the same bytes; and by MPI, to the same first steps but for rounding.
 DPTRAIN in the environment names another program than build/dptrain. Needs h5py, as Debian's own python3 has it."""
 import argparse
 import collections
@@ -39,7 +41,8 @@ BAD_DATA, BAD_JOB, STOPPED = 65, 78, 75
 
 
 class Difference(Exception):
-    """What differs, and the words of the run that does; how: what tells whether two runs' folders are alike, if not compare."""
+    """What differs, and the words of the run that does; how: what tells whether two runs' folders are alike, if not compare;
+    "linked": one rank's run says nothing of it."""
 
     def __init__(self, what, ranks=1, words=(), how=None):
         super().__init__(what)
@@ -91,6 +94,15 @@ def saved(folder):
     return {file.name: file.read_bytes() for file in (pathlib.Path(folder) / "checkpoints").glob("*[0-9].h5")}
 
 
+def plans(folder):
+    """Which kernels a run's newest checkpoint was made by; None: there is none."""
+    file = pathlib.Path(folder) / "checkpoints" / "latest"
+    if not file.exists():
+        return None
+    with h5py.File(file, "r") as checkpoint:
+        return checkpoint["plans"][()] if "plans" in checkpoint else b""
+
+
 def content(data, kept):
     """All that a checkpoint's bytes hold, the job without the settings that may be others in it."""
     with h5py.File(io.BytesIO(data), "r") as file:
@@ -119,17 +131,23 @@ def compare(one, other, ranks, words, kept):
     return len(ours.keys() & theirs.keys()) + len(ours_saved.keys() & theirs_saved.keys())
 
 
-def nearly(one, other, ranks, words):
+def nearly(one, other, ranks, words, where="on the CPU"):
     """A Difference where the first step of two runs has not nearly the same loss and gradient, as before their weights moved apart."""
     first = [dpt.events(folder, "train")[0] for folder in (one, other)]
     for key in ("loss", "gradient_norm"):
         here, there = (event.get(key) for event in first)
-        if None not in (here, there) and not abs(here - there) <= 1e-3 * max(abs(here), abs(there), 1e-3):
-            raise Difference(f"step {first[0]['step']}: {key} {here}, but {there} on the CPU", ranks, words, nearly)
+        if None not in (here, there) and here != there and not abs(here - there) <= 1e-3 * max(abs(here), abs(there), 1e-3):
+            raise Difference(f"step {first[0]['step']}: {key} {here}, but {there} {where}", ranks, words, nearly)
 
 
 def is_about_the_mesh(message):
-    return "parallel." in message or "rank" in message
+    return "parallel." in message or "rank" in message or "comm.transport: nccl" in message
+
+
+def count_gpus():
+    """Those that the program sees."""
+    found = re.search(r"^backend cuda: .* (\d+) GPUs?,", dpt.run("--version").out, re.M)
+    return int(found[1]) if found else 0
 
 
 def reason(message):
@@ -145,6 +163,7 @@ class Runner:
         self.folder, self.say, self.schema, self.device = folder, say, schema(), device
         self.tries = tries  # runs that making one difference's job smaller may take
         self.counts, self.refusals = collections.Counter(), collections.Counter()
+        self.gpus = count_gpus() if device == "cuda" else 0
         self.kept = [path for path, _, effect in leaves(self.schema) if effect == "kept"]
 
     def run(self, seed):
@@ -153,7 +172,7 @@ class Runner:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         rng = random.Random(seed)
-        case = Case(self.schema, seed, rng, folder, self.device)
+        case = Case(self.schema, seed, rng, folder, self.device, self.gpus)
         case.write()
         self.counts["drawn"] += 1
         try:
@@ -186,6 +205,11 @@ class Runner:
         # A model may be deep and its init anything: in another precision even the first loss is another then.
         if self.device is not None and case.job["device"]["precision"] == "fp32":
             self.is_as_the_cpu(case, one, f"{folder}/cpu")
+        if self.gpus > 1:
+            try:
+                self.over_links(case, folder, one)
+            except Difference as difference:
+                raise Difference(f"linked: {difference}", difference.ranks, difference.words, "linked") from None
         self.meets(one, f"{folder}/mesh-0", ranks, mesh, other)
         ranks, mesh = case.draw_run()
         self.meets(one, f"{folder}/mesh-1", ranks, mesh, train(path, f"{folder}/mesh-1", ranks, mesh))
@@ -200,6 +224,57 @@ class Runner:
             raise Difference(f"exit 0, but {result.code} on the CPU: {result.err}", 1, words)
         nearly(one, other, 1, words)
         self.counts["as the CPU"] += 1
+
+    def over_links(self, case, folder, one):
+        """The same ranks sum alike each time, by NCCL; MPI, and one rank, sum in other orders."""
+        ranks, words = case.draw_linked()
+        by = {way: (*words, "--set", f"comm.transport={way}") for way in ("nccl", "mpi")}
+        linked, case.alone = f"{folder}/linked", by["nccl"]
+        result = train(case.path, linked, ranks, by["nccl"])
+        if result.code == BAD_JOB and is_about_the_mesh(result.err):
+            self.counts["not linked"] += 1
+            return
+        if result.code != 0:
+            raise Difference(f"exit 0 on one rank, else {result.code}: {result.err}", ranks, by["nccl"])
+        self.counts["linked"] += 1
+        _, other = case.draw_linked()
+        other += ["--set", "comm.transport=nccl"]
+        self.meets_linked(linked, f"{folder}/again", ranks, other, train(case.path, f"{folder}/again", ranks, other))
+        result = train(case.path, f"{folder}/mpi", ranks, by["mpi"])
+        if result.code != 0:
+            raise Difference(f"exit 0 by NCCL, but {result.code} by MPI: {result.err}", ranks, by["mpi"])
+        nearly(linked, f"{folder}/mpi", ranks, by["mpi"], "by MPI")
+        # Without batch.micro the ranks have micro-batches of other sizes, and the norms over them other numbers.
+        if case.job["device"]["precision"] == "fp32" and "micro" in case.job["batch"]:
+            nearly(linked, one, ranks, by["nccl"], "on one rank")
+        last = dpt.events(linked, "end")[-1]["step"]
+        if last > 1:
+            self.stop(case, f"{folder}/linked-parts", case.rng.randrange(1, last), ranks, by["nccl"])
+            parts = f"{folder}/linked-parts"
+            self.meets_linked(linked, parts, ranks, by["nccl"], train(case.path, parts, ranks, by["nccl"]))
+
+    def meets_linked(self, one, other, ranks, words, result):
+        """With the same plans, which are measured: the same bytes."""
+        if result.code == 0 and (plans(one) is None or plans(one) != plans(other)):
+            self.counts["other plans"] += 1
+            nearly(one, other, ranks, words, "else")
+        else:
+            self.meets(one, other, ranks, words, result)
+
+    def stop(self, case, folder, step, ranks, words, said=""):
+        """Stops a run before a step. False: it is refused for its mesh."""
+        try:
+            code, err = stop_at(case.path, folder, step, ranks, *words)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            raise Difference(f"it does not stop ({said}): {error}", ranks, words) from None
+        if code == BAD_JOB and is_about_the_mesh(err):
+            self.counts["meshes refused"] += 1
+            self.refusals[reason(err)] += 1
+            return False
+        if code not in (0, STOPPED):
+            raise Difference(f"exit {code} where it is stopped ({said}): {err}", ranks, words)
+        self.counts["stopped"] += code == STOPPED
+        return True
 
     def meets(self, one, other, ranks, words, result):
         """A run has ended as that on one rank, or was refused for its mesh alone."""
@@ -242,17 +317,8 @@ class Runner:
             step = case.rng.randrange(done + 1, last)
             ranks, words = case.draw_run()
             said.append(f"-np {ranks}, USR1 before step {step + 1}: {' '.join(words)}")
-            try:
-                code, err = stop_at(case.path, parts, step, ranks, *words, *always)
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                raise Difference(f"it does not stop ({'; '.join(said)}): {error}", ranks, words) from None
-            if code == BAD_JOB and is_about_the_mesh(err):
-                self.counts["meshes refused"] += 1
-                self.refusals[reason(err)] += 1
+            if not self.stop(case, parts, step, ranks, (*words, *always), "; ".join(said)):
                 continue
-            if code not in (0, STOPPED):
-                raise Difference(f"exit {code} where it is stopped ({'; '.join(said)}): {err}", ranks, words)
-            self.counts["stopped"] += code == STOPPED
             done = dpt.events(parts, "end")[-1]["step"]
         ranks, words = case.draw_run()
         said.append(f"-np {ranks}: {' '.join(words)}")
@@ -271,7 +337,7 @@ class Runner:
                  f" {' '.join(map(repr, case.alone))}\n"
                  f"that run: mpirun -np {difference.ranks} {dpt.BINARY} {path} --output {folder}/2"
                  f" {' '.join(map(repr, difference.words))}")
-        small, words = self.shrink(case, folder, difference)
+        small, words = self.shrink(case, folder, difference) if difference.how != "linked" else (None, ())
         if small is not None:
             file = dpt.write_job(f"{folder}/small.yaml", "".join(f"{key}: {jobs.dump(value)}\n" for key, value in small.items()))
             self.say(f"smaller:  mpirun -np {difference.ranks} {dpt.BINARY} {file} {' '.join(map(repr, words))}\n{pathlib.Path(file).read_text()}")
@@ -324,7 +390,7 @@ class Runner:
 
     def report(self):
         return ", ".join(f"{self.counts[key]} {key}" for key in (
-            "drawn", "run", "refused", "not finite", "as the CPU", "compared", "evaluated", "stopped", "meshes refused", "things", "different"))
+            "drawn", "run", "refused", "not finite", "as the CPU", "compared", "linked", "other plans", "evaluated", "stopped", "meshes refused", "things", "different"))
 
     def draws_badly(self):
         """Whether so many jobs were refused that little is tested."""

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-sys.path.insert(0, "core/train/tests")
+sys.path[:0] = ["scripts/lib", "core/train/tests"]
+import dpt  # noqa: E402
 import draw_jobs  # noqa: E402
 import random_jobs  # noqa: E402
 from draw_jobs import Dice, Undrawable, leaves  # noqa: E402
@@ -34,6 +35,25 @@ def test_the_bytes_are_those_of_one_rank(tmp_path):
     assert runner.counts["different"] == 0, "\n".join(said) + runner.report()
     assert not runner.draws_badly(), f"{runner.report()}: {runner.refusals}"
     assert runner.counts["compared"] > 0, runner.report()
+
+
+FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
+
+
+@pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libnccl.so.2")), reason="built without CUDA, or without its tests (make check-units)")
+def test_links_between_gpus(tmp_path, monkeypatch):
+    """Over the stand-in NCCL, which sums in an order of its own."""
+    for name in ("CUDA_HOME", "CUDNN_ROOT", "DPTRAIN_CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in {"LD_LIBRARY_PATH": FAKE, "FAKEGPU_DEVICES": "4", "FAKEGPU_MODEL": "Fake", "CUDA_VISIBLE_DEVICES": "0,1,2,3", "FAKENCCL_VERSION": "22803",
+                       "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, text)
+    said = []
+    runner = random_jobs.Runner(tmp_path, said.append, device="cuda")
+    random_jobs.go(runner, SEED, seconds=SECONDS / 3)
+    print(runner.report())
+    assert runner.gpus == 4 and runner.counts["different"] == 0, "\n".join(said) + runner.report()
+    assert runner.counts["linked"] > runner.counts["other plans"], runner.report()
 
 
 def test_a_difference_is_told(tmp_path, monkeypatch):
