@@ -160,7 +160,8 @@ RANGES(scales)
         return;
     writes(k, a->dweight, weights);
     writes(k, a->dbias, weights);
-    writes(k, a->partial, (int64_t)a->chunks * 2 * a->vectors * k->lanes * 8);
+    if (a->chunks > 1) /* else the only block writes the sums */
+        writes(k, a->partial, (int64_t)a->chunks * 2 * a->vectors * k->lanes * 8);
     writes(k, a->counter, 4 * a->groups);
 }
 
