@@ -16,7 +16,9 @@
  * pinned memory that the device can access, since they are known only at the launch (a row of rates
  * for each group of tensors that have the same). A captured graph contains all these addresses, so
  * there is a graph for each staging buffer. If the samples are on the device and one rank trains,
- * one graph may contain `at_once` steps, whose staging buffers follow one another.
+ * one graph may contain `at_once` steps, whose staging buffers follow one another. A step of many
+ * micro-batches has a graph for the first, one for the last with what follows it, and one for all
+ * others, and what depends on the staging buffer is launched before each (DPT_CUDA_MANY).
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
@@ -28,6 +30,10 @@
 
 /* The parts of a step that a graph contains, as a set of bits. */
 enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_UPDATE = 2 };
+
+/* From so many micro-batches of a rank on, graphs have one each: one of all of them would have as
+ * many nodes as they have together, once for each staging buffer. */
+enum { DPT_CUDA_MANY = 8 };
 
 /* The bytes of one copy between pageable memory and the device. */
 enum { DPT_CUDA_PIECE = 4 << 20 };
@@ -59,6 +65,7 @@ struct dpt_cuda_staging_buffer {
 
 struct dpt_cuda_replay {
     int staging_buffer, steps; /* the first step's; how many there are */
+    int32_t only;              /* of a single micro-batch, without its samples; else -1 */
     int32_t micros;
     int32_t first, all; /* as in dpt_cuda_tree; else 0 */
     unsigned parts;

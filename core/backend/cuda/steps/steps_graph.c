@@ -144,19 +144,28 @@ out:
     return status;
 }
 
-static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
+enum { ALL = -1 };
+
+/* only: the micro-batch of which alone the passes are enqueued, without its samples; the last one's
+ * are followed by all that comes after them. ALL: the whole step. */
+static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
+                                    struct dpt_error *err)
 {
     const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
+    const bool tree = s->tree != NULL;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_feed_args rates = {0};
     bool last;
 
     s->next = 0;
     for (int32_t m = 0; computes && m < s->micros; m++) {
-        DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
+        if (only != ALL && m != only)
+            continue;
         last = m == s->micros - 1;
-        DPT_TRY(enqueue_passes(s, m > 0 && s->tree == NULL, last, updates, err));
-        if (s->tree != NULL && !(last && s->n_buckets > 0))
+        if (only == ALL)
+            DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
+        DPT_TRY(enqueue_passes(s, m > 0 && !tree, last, updates, err));
+        if (tree && (only == ALL || last) && !(last && s->n_buckets > 0))
             DPT_TRY(dpt_cuda_tree_push(s, m, 0, s->p->spec.graph->arena + DPT_TENSOR_ALIGN, err));
     }
     if (computes && s->micros == 0)
@@ -177,6 +186,7 @@ struct captured {
     struct dpt_cuda_steps *steps;
     unsigned parts;
     int n;
+    int32_t only;
 };
 
 static enum dpt_status enqueue(void *arg, struct dpt_error *err)
@@ -188,7 +198,7 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
 
     for (int k = 0; k < c->n && status == DPT_OK; k++) {
         s->staging_buffer = first + k;
-        status = enqueue_step(s, c->parts, err);
+        status = enqueue_step(s, c->parts, c->only, err);
     }
     s->staging_buffer = first;
     return status;
@@ -218,28 +228,34 @@ out:
     return status;
 }
 
-/* Finds or captures the graph of these parts for the step's staging buffer and micro-batches. */
-static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps,
+static bool is_same(const struct dpt_cuda_replay *a, const struct dpt_cuda_replay *b)
+{
+    return a->staging_buffer == b->staging_buffer && a->steps == b->steps && a->only == b->only &&
+           a->micros == b->micros && a->first == b->first && a->all == b->all &&
+           a->parts == b->parts;
+}
+
+/* Finds or captures the graph of these parts, for the step's staging buffer and micro-batches as
+ * far as it depends on them. only: as in enqueue_step. */
+static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps, int32_t only,
                                   CUgraphExec *exec, struct dpt_error *err)
 {
-    const bool computes = parts & DPT_CUDA_COMPUTE;
+    const bool alike = only != ALL && only < s->micros - 1; /* whatever the step */
+    const bool computes = parts & DPT_CUDA_COMPUTE && !alike;
     const struct dpt_cuda_tree *tree = computes ? s->tree : NULL;
-    const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
+    const struct dpt_cuda_replay wanted = {.staging_buffer = only == ALL ? s->staging_buffer : -1,
                                            .steps = steps,
+                                           .only = only,
                                            .micros = computes ? s->micros : 0,
                                            .first = tree != NULL ? tree->first : 0,
                                            .all = tree != NULL ? tree->all : 0,
                                            .parts = parts};
-    struct captured captured = {s, parts, steps};
+    struct captured captured = {s, parts, steps, only};
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < s->n_replays; i++) {
-        const struct dpt_cuda_replay *r = &s->replays[i];
-
-        if (r->staging_buffer == wanted.staging_buffer && r->micros == wanted.micros &&
-            r->first == wanted.first && r->all == wanted.all && r->parts == wanted.parts &&
-            r->steps == wanted.steps) {
-            *exec = r->exec;
+        if (is_same(&s->replays[i], &wanted)) {
+            *exec = s->replays[i].exec;
             return DPT_OK;
         }
     }
@@ -251,25 +267,50 @@ out:
     return status;
 }
 
+/* Launches a step of many micro-batches one by one. */
+static enum dpt_status launch_each(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
+{
+    const int64_t words = s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+    CUgraphExec exec;
+
+    for (int32_t m = 0; m < s->micros; m++) {
+        const bool last = m == s->micros - 1;
+
+        DPT_TRY(enqueue_samples(s, m, parts & DPT_CUDA_UPDATE && m == 0, err));
+        DPT_TRY(
+            find_graph(s, last ? parts : DPT_CUDA_COMPUTE, 1, last || m == 0 ? m : 1, &exec, err));
+        DPT_CUDA_TRY(&s->p->ctx.lib, cuGraphLaunch(exec, s->p->ctx.compute));
+        if (!last && s->tree != NULL)
+            DPT_TRY(dpt_cuda_tree_push(s, m, 0, words, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
                                       struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const struct dpt_cuda_library *lib = &ctx->lib;
     const struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[s->staging_buffer];
+    const bool profiled = dpt_cuda_program_profiled(s->p);
+    const bool each = parts & DPT_CUDA_COMPUTE && s->micros >= DPT_CUDA_MANY && !profiled;
     enum dpt_status status = DPT_OK;
     CUgraphExec exec = NULL;
 
     /* An evaluation in between may have set another kind of target. */
     dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
-    if (!dpt_cuda_program_profiled(s->p))
-        DPT_TRY(find_graph(s, parts, steps, &exec, err));
+    if (!profiled && !each)
+        DPT_TRY(find_graph(s, parts, steps, ALL, &exec, err));
     for (int k = 0; k < steps && parts & DPT_CUDA_COMPUTE; k++)
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer[k].uploaded, 0));
-    if (exec != NULL)
+    if (each)
+        DPT_TRY(launch_each(s, parts, err));
+    else if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
     else /* a profile waits for each launch, which a graph does not allow */
-        DPT_TRY(enqueue(&(struct captured){s, parts, steps}, err));
+        DPT_TRY(enqueue(&(struct captured){s, parts, steps, ALL}, err));
     for (int k = 0; k < steps; k++)
         DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer[k].done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)

@@ -374,7 +374,7 @@ enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *
     s->staging_layout = lay_out(s);
     DPT_TRY(hold_optimizer(s, err));
     DPT_TRY(store(s, err));
-    if (s->stored && !s->spec.reduces && s->spec.at_once > 1 &&
+    if (s->stored && !s->spec.reduces && s->spec.at_once > 1 && s->spec.micros < DPT_CUDA_MANY &&
         dpt_cuda_program_flops(s->p) * s->spec.micros < LONG_STEP) {
         s->at_once = s->spec.at_once;
         s->n_staging = 2 * s->at_once; /* half of them are filled while the others are read */
