@@ -5,10 +5,11 @@
  * only the calls that enqueue it. With several ranks whose devices are linked the sums are
  * enqueued, too, and the host hears some steps later what the ranks told each other in the tail.
  * Without links each step's gradient comes to the host (or to a CUDA-aware MPI) bucket by bucket,
- * in the order in which backward finishes them; the thread that steps sums them over the ranks with
- * MPI_Allreduce, one by one, while the device computes the next: it has nothing else to do
- * meanwhile, so it is the communication thread. The ranks' flags travel in the tail of the last
- * bucket, as they do on host arenas.
+ * in the order in which backward finishes them; the thread that steps sums them over the ranks, one
+ * by one, while the device computes the next: it has nothing else to do meanwhile, so it is the
+ * communication thread. On the host the ranks of a node sum in memory that they share, and
+ * MPI_Allreduce sums where each is on a node of its own. The ranks' flags travel in the tail of the
+ * last bucket, as they do on host arenas.
  *
  * On one rank the backend holds short steps over samples that the device has, and launches them
  * together; their staging buffers go back to the prefetcher then.
@@ -101,7 +102,11 @@ static bool detach(struct dpt_trainer *t)
     dpt_device_sums_detach(t);
     dpt_free(t->reduction.sum);
     t->reduction.sum = NULL;
-    *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device, .first = d->first};
+    *d = (struct dpt_engine_state){.type = d->type,
+                                   .on_device = d->on_device,
+                                   .shared = d->shared,
+                                   .piece = d->piece,
+                                   .first = d->first};
     return true;
 }
 

@@ -38,6 +38,9 @@ struct dpt_engine_state {
     struct dpt_device_bucket *bucket; /* [buckets]: of the last step */
     float *spare;                     /* what a rank gives in the host whose device failed */
     size_t spare_bytes;
+    /* Sums pieces of buckets through memory that a node's ranks share; NULL: MPI_Allreduce does. */
+    struct dpt_hierarchical_allreduce *shared;
+    size_t piece; /* floats */
 
     /* Only with a link. */
     int32_t *first;       /* [ranks + 1]: the step's micro-batches of each rank */

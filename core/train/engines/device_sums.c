@@ -4,6 +4,7 @@
 #include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/comm/sums/tree.h"
 #include "core/train/engines/device.h"
 
@@ -20,6 +21,31 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
+/* Collective. A piece is as long as a short bucket: while it is copied in and out it stays in the
+ * caches. */
+static enum dpt_status open_shared(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    const size_t all = (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
+                 most = DPT_BUCKET / sizeof(float);
+    struct dpt_hierarchical_spec spec = {
+        .n = all < most ? all : most, .buffers = 1, .hierarchical = true};
+    bool hierarchical = false;
+
+    if (t->comm->world.size == 1 || t->comm->nodes == t->comm->world.size ||
+        t->job->comm.hierarchical != DPT_HIERARCHICAL_AUTO)
+        return DPT_OK;
+    d->piece = spec.n;
+    DPT_TRY(dpt_hierarchical_open(&d->shared, t->comm, &spec, &hierarchical, err));
+    if (!hierarchical) {
+        dpt_hierarchical_close(d->shared);
+        d->shared = NULL;
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -32,6 +58,8 @@ enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *er
         DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
                                      &devices->memory, t->gpu, largest_bucket(&t->model.graph),
                                      &d->on_device, t->aware, err));
+    if (t->link == NULL && !d->on_device)
+        DPT_TRY(open_shared(t, err));
 out:
     return status;
 }
@@ -42,6 +70,8 @@ void dpt_device_sums_close(struct dpt_trainer *t)
 
     if (d == NULL)
         return;
+    if (d->shared != NULL)
+        dpt_hierarchical_close(d->shared);
     dpt_free(d->first);
 }
 
@@ -171,7 +201,27 @@ out:
     return status;
 }
 
-/* Sums bucket by bucket by MPI. */
+/* Sums n floats over the ranks, in place. */
+static enum dpt_status sum_floats(struct dpt_trainer *t, float *at, size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_engine_state *d = t->engine_state;
+    const bool filled = true;
+
+    if (d->shared == NULL)
+        return dpt_group_sum_floats(&t->comm->world, at, at, n, err);
+    for (size_t here; n > 0; at += here, n -= here) {
+        here = n < d->piece ? n : d->piece;
+        dpt_hierarchical_begin(d->shared);
+        memcpy(dpt_hierarchical_buffer(d->shared, 0), at, here * sizeof *at);
+        DPT_TRY(dpt_hierarchical_sum(d->shared, &filled, NULL, err));
+        memcpy(at, dpt_hierarchical_result(d->shared), here * sizeof *at);
+    }
+out:
+    return status;
+}
+
+/* Sums bucket by bucket by MPI, or by what it shares. */
 static enum dpt_status sum_by_mpi(struct dpt_trainer *t, float flags[DPT_FLAGS],
                                   enum dpt_status *mine, int64_t *counted, double *summing,
                                   struct dpt_error *err)
@@ -194,7 +244,7 @@ static enum dpt_status sum_by_mpi(struct dpt_trainer *t, float flags[DPT_FLAGS],
         if (bucket.tail != NULL)
             memcpy(bucket.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
         start = dpt_now();
-        DPT_TRY(dpt_group_sum_floats(world, bucket.at, bucket.at, bucket.n, err));
+        DPT_TRY(sum_floats(t, bucket.at, bucket.n, err));
         if (bucket.tail != NULL && d->on_device)
             DPT_TRY(dpt_group_sum_floats(world, bucket.tail, bucket.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
