@@ -38,6 +38,15 @@ void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, 
     *last = (int32_t)((rank + 1) * n / ranks);
 }
 
+void dpt_sampler_firsts(const struct dpt_sampler *s, int64_t step, int ranks, int32_t *first)
+{
+    int32_t last;
+
+    for (int r = 0; r < ranks; r++)
+        dpt_sampler_partition(s, step, r, ranks, &first[r], &last);
+    first[ranks] = dpt_sampler_micro_batches(s, step);
+}
+
 /* Group g of the held-out groups begins here. */
 static int64_t group_start(const struct dpt_sampler *s, int64_t g)
 {

@@ -44,6 +44,9 @@ int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step);
  * (dpt_sampler_nth). */
 void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
                            int32_t *first, int32_t *last);
+/* Where each rank's run of contiguous ones begins; first: [ranks + 1], the last entry is how many
+ * micro-batches there are. */
+void dpt_sampler_firsts(const struct dpt_sampler *s, int64_t step, int ranks, int32_t *first);
 
 /* The number of a rank's k-th micro-batch; first: of dpt_sampler_partition. And the other way
  * round. */

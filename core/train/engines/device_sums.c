@@ -125,16 +125,11 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
 enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_engine_state *d = t->engine_state;
-    const struct dpt_sampler *s = &t->data.train.sampler;
-    const int64_t step = t->progress.epoch_step;
-    const int ranks = t->comm->world.size;
-    int32_t last;
 
     if (t->link == NULL || !along_tree(t))
         return DPT_OK;
-    for (int r = 0; r < ranks; r++)
-        dpt_sampler_partition(s, step, r, ranks, &d->first[r], &last);
-    d->first[ranks] = dpt_sampler_micro_batches(s, step);
+    dpt_sampler_firsts(&t->data.train.sampler, t->progress.epoch_step, t->comm->world.size,
+                       d->first);
     return d->type->divide(d->steps, d->first, err);
 }
 

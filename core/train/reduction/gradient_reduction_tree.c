@@ -50,13 +50,8 @@ static int buffers_for(const struct dpt_layout *l, int32_t all, int32_t begin, i
 /* Finds where the ranks' runs begin in a step. */
 static void partition(struct dpt_trainer *t, int64_t step)
 {
-    const int ranks = dpt_trainer_replicas(t)->world.size;
-    int32_t last;
-
-    for (int r = 0; r < ranks; r++)
-        dpt_sampler_partition(&t->data.train.sampler, step, r, ranks, &t->reduction.state->first[r],
-                              &last);
-    t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
+    dpt_sampler_firsts(&t->data.train.sampler, step, dpt_trainer_replicas(t)->world.size,
+                       t->reduction.state->first);
 }
 
 /* The most buffers that any thread of any rank needs, in the first and the last step of an
