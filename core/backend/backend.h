@@ -252,8 +252,8 @@ struct dpt_program_spec {
     /* The bits depend only on the graph, the micro-batch and the kind of device: no kernel is
      * chosen by timing, and no sum is added in a changing order. */
     bool reproducible;
-    /* So many ranks of linked devices sum a slice each of the gradient: after it is room for as
-     * many slices of equal length. 0: none do. */
+    /* So many ranks of linked devices sum a slice each of the gradient, and may update one of the
+     * parameters: after both is room for as many slices of equal length. 0: none do. */
     int slices;
     /* Allows kernels whose bits change from run to run if they are faster. Otherwise they are used
      * only if there is no other. */

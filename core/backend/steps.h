@@ -105,6 +105,10 @@ struct dpt_steps_spec {
      * other ranks have in a step at most. */
     bool tree;
     int blocks, received;
+    /* With a link: each rank has a part of the optimizer's state, and updates a part of the
+     * parameters. What copies slots to the host or the gradient is then collective, and all ranks
+     * get them whole. */
+    bool shards;
     struct dpt_steps_data data;
 };
 
@@ -150,7 +154,8 @@ struct dpt_backend_steps {
     enum dpt_status (*open)(void *program, const struct dpt_steps_spec *spec, void **steps,
                             struct dpt_error *err);
     void (*close)(void *steps);
-    /* Copies arenas to the device and waits. scale: as `read` gave it, or dpt_loss_scale_start. */
+    /* Copies arenas to the device and waits. slot: NULL: the device keeps its own. scale: as
+     * `read` gave it, or dpt_loss_scale_start. */
     enum dpt_status (*put)(void *steps, const float *params, float *const *slot,
                            const struct dpt_loss_scale *scale, struct dpt_error *err);
     /* Waits for everything enqueued and copies arenas to the host; each may be NULL. gradient: of

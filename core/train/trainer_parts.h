@@ -124,8 +124,8 @@ struct dpt_arenas {
     int owners;             /* ranks that divide each slot */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */
     uint64_t *hashes;       /* [ranks], for the replica check */
-    /* With several owners: the hash of the weights before the update of this step, if replicas are
-     * compared after it, since all ranks get the owners' weights then. */
+    /* If several ranks divide the update: the hash of the weights before the update of this
+     * step, if replicas are compared after it, since all ranks get the owners' weights then. */
     uint64_t hash;
     int64_t hashed_step;
 };

@@ -292,25 +292,36 @@ out:
 
 /* --- arenas to the device --------------------------------------------------------------------- */
 
-static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
+/* slot: NULL: the device keeps its own. */
+static enum dpt_status send(struct dpt_trainer *t, float *const *slot, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(read_results(t, err));
-    dpt_average_begin(t);
-    DPT_TRY(d->type->put(d->steps, t->arenas.params, t->arenas.slot, &t->scale, err));
-    DPT_TRY(dpt_device_sums_measure(t, err));
+    DPT_TRY(d->type->put(d->steps, t->arenas.params, slot, &t->scale, err));
     d->base = t->progress;
     d->read = (struct dpt_steps_state){.scale = t->scale};
-    d->fetched = true;
+out:
+    return status;
+}
+
+static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_average_begin(t);
+    DPT_TRY(send(t, t->arenas.slot, err));
+    DPT_TRY(dpt_device_sums_measure(t, err));
+    t->engine_state->fetched = true;
 out:
     return status;
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-/* Plays a fault that hits this rank now, on the parameters as if they were the host's. */
+/* Plays a fault that hits this rank now, on the parameters as if they were the host's. No other
+ * rank takes part, so the slots stay where they are. */
 static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -319,10 +330,11 @@ static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
 
     if (!dpt_fault_strikes(&t->fault, rank, step))
         return DPT_OK;
-    DPT_TRY(fetch(t, false, err));
+    DPT_TRY(read_results(t, err));
+    DPT_TRY(t->engine_state->type->get(t->engine_state->steps, t->arenas.params, NULL, NULL, err));
     DPT_TRY(
         dpt_fault_strike(&t->fault, rank, step, 0, t->arenas.params, t->model.graph.floats, err));
-    DPT_TRY(put(t, err));
+    DPT_TRY(send(t, NULL, err));
 out:
     return status;
 }
@@ -366,7 +378,7 @@ static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
     return dpt_step_fail(t, status, err);
 }
 
-/* Enqueues the update. */
+/* Enqueues the update. Where each rank makes a part of it, the others wait for this one's. */
 static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
@@ -375,7 +387,23 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
 
     result->lr = dpt_step_rate(t);
     status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
-    return fail_alone(t, status, err);
+    return status != DPT_OK && t->layout.updaters > 1 ? dpt_device_give_up(t, status, err)
+                                                      : fail_alone(t, status, err);
+}
+
+/* Before an update after which replicas are compared, since all get the others' weights with it. */
+static enum dpt_status hash_weights(struct dpt_trainer *t, const struct dpt_step_result *result,
+                                    struct dpt_error *err)
+{
+    struct dpt_engine_state *d = t->engine_state;
+    enum dpt_status status;
+
+    if (t->layout.updaters == 1 ||
+        !(t->requests.check || result->save || result->signal || result->clock))
+        return DPT_OK;
+    status = d->type->get(d->steps, t->arenas.params, NULL, NULL, err);
+    dpt_trainer_hash_replica(t);
+    return status == DPT_OK ? DPT_OK : dpt_device_give_up(t, status, err);
 }
 
 /* The first step is waited for while the job still starts, which may take longer than anything
@@ -417,12 +445,13 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     t->busy += dpt_now() - start - summing;
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_read_flags(t, result);
-    if (mine == DPT_OK) {
+    DPT_TRY(hash_weights(t, result, err));
+    if (mine == DPT_OK || t->layout.updaters > 1)
         DPT_TRY(update(t, result, err));
+    if (mine == DPT_OK)
         dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));
-    } else { /* it takes part until all have heard of it */
+    else /* it takes part until all have heard of it */
         t->requests.deferred_error = mine;
-    }
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
     d->given += total;

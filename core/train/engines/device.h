@@ -70,5 +70,8 @@ void dpt_device_sums_detach(struct dpt_trainer *t);
  */
 enum dpt_status dpt_device_sum(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
                                int32_t total, double *summing, struct dpt_error *err);
+/* Ends the job since a call of this rank alone failed in which the others' devices wait for it. */
+enum dpt_status dpt_device_give_up(const struct dpt_trainer *t, enum dpt_status status,
+                                   struct dpt_error *err);
 
 #endif

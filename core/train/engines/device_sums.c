@@ -114,6 +114,7 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     spec->reduces = spec->ranks > 1;
     spec->on_device = d->on_device;
     spec->link = t->link;
+    spec->shards = t->layout.updaters > 1;
     spec->bucket = DPT_BUCKET;
     spec->tree = along_tree(t);
     if (!spec->tree)
@@ -341,10 +342,11 @@ out:
     return status;
 }
 
-/* A sum failed on this rank alone, so the others wait for it. */
-static enum dpt_status give_up(const struct dpt_trainer *t, enum dpt_status status,
-                               struct dpt_error *err)
+enum dpt_status dpt_device_give_up(const struct dpt_trainer *t, enum dpt_status status,
+                                   struct dpt_error *err)
 {
+    if (t->engine_state->failure.status != DPT_OK)
+        *err = t->engine_state->failure; /* of which this is a consequence */
     return dpt_group_give_up(&t->comm->world, dpt_step_fail(t, status, err), err);
 }
 
@@ -357,7 +359,7 @@ static enum dpt_status hear(struct dpt_trainer *t, struct dpt_error *err)
 
     status = d->type->summed(d->steps, tail, err);
     if (status != DPT_OK)
-        return give_up(t, status, err);
+        return dpt_device_give_up(t, status, err);
     memcpy(t->reduction.reduced_flags, tail + DPT_TAIL_FLAGS, sizeof t->reduction.reduced_flags);
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] <= 0)
         DPT_TRY(dpt_step_check_count(t, (int64_t)tail[DPT_TAIL_SAMPLES],
@@ -392,10 +394,8 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
     if (asks)
         DPT_TRY(ask_mpi(t, &opinion, err));
     status = d->type->sum(d->steps, flags, DPT_TAIL_FLAGS, DPT_FLAGS, err);
-    if (status != DPT_OK && d->failure.status != DPT_OK)
-        *err = d->failure; /* of which this is a consequence */
     if (status != DPT_OK)
-        DPT_TRY(give_up(t, status, err));
+        DPT_TRY(dpt_device_give_up(t, status, err));
     d->asked++;
     if (asks)
         DPT_TRY(dpt_group_agree(&t->comm->world, compare(t, &opinion, err), err));

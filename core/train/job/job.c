@@ -73,7 +73,7 @@ static void check_parallel(const struct dpt_job *job, struct dpt_conf *conf)
 {
     const struct dpt_pipeline_options *p = &job->parallel.pipeline;
 
-    if (job->parallel.shard != DPT_SHARD_NONE)
+    if (job->parallel.shard > DPT_SHARD_OPTIMIZER)
         check_sums(job, conf, "shard", "owns a part");
     if (p->cut.n > 0 && p->stages - 1 != (int64_t)p->cut.n)
         dpt_conf_mistake(

@@ -325,9 +325,10 @@ static const struct dpt_option parallel_options[] = {
      .help = "number of stages that the layers are divided into; needs comm.reduction: "
              "reproducible, and changes no byte"},
     {CHOICE("shard", NONE, parallel.shard, DPT_SHARDS, "none"),
-     .help = "data that the ranks divide among them; optimizer: its state, and the update of the "
-             "weights; gradients: also the gradient's sum; parameters: also the weights; "
-             "needs comm.reduction: reproducible, and changes no byte"},
+     .help =
+         "data that the ranks divide among them; optimizer: its state, and the update of the "
+         "weights; gradients: also the gradient's sum; parameters: also the weights; changes no "
+         "byte under comm.reduction: reproducible, which gradients and parameters need"},
     {0},
 };
 

@@ -142,7 +142,8 @@ static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
 {
     const int shard = (int)l->job->parallel.shard;
 
-    l->owners = shard != DPT_SHARD_NONE && l->trains ? l->replicas : 1;
+    l->updaters = shard != DPT_SHARD_NONE && l->trains ? l->replicas : 1;
+    l->owners = l->on_device ? 1 : l->updaters;
     l->round_robin = l->owners > 1 && shard >= DPT_SHARD_GRADIENTS;
     l->sliced = l->owners > 1 && shard == DPT_SHARD_PARAMETERS;
     l->by_messages = l->sliced && l->node_replicas < l->replicas;
@@ -248,8 +249,9 @@ static bool synchronizes(const struct dpt_graph *graph)
 bool dpt_layout_takes_steps(const struct dpt_layout *l)
 {
     const struct dpt_job *job = l->job;
+    const bool shards = job->parallel.shard == DPT_SHARD_OPTIMIZER;
     const bool divides = job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
-                         job->parallel.shard != DPT_SHARD_NONE;
+                         job->parallel.shard > DPT_SHARD_OPTIMIZER;
     const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
      * as Adam's bias correction, would have other bits. */
@@ -257,9 +259,9 @@ bool dpt_layout_takes_steps(const struct dpt_layout *l)
         job->device.precision == DPT_PRECISION_FP16 || job->train.on_nan == DPT_ON_NAN_SKIP;
 
     return l->backend->steps != NULL && l->trains && !divides && !job->log.hashes &&
-           !job->log.trace && !(tree && (withholds || (l->ranks > 1 && !l->linked))) &&
-           !l->each_gradient && !synchronizes(l->graph) &&
-           dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE;
+           !job->log.trace && !(tree && withholds) &&
+           !((tree || shards) && l->ranks > 1 && !l->linked) && !l->each_gradient &&
+           !synchronizes(l->graph) && dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE;
 }
 
 enum dpt_status dpt_layout_open(struct dpt_layout *l, const struct dpt_sampler *samples, int rank,

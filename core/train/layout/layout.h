@@ -67,6 +67,9 @@ struct dpt_layout {
     int replicas;      /* ranks that have the same part of the model */
     int node_replicas; /* replicas on a node */
     int owners;        /* replicas that divide optimizer state and update; 1: none do */
+    /* On devices that take steps the host has the whole state, so its owners are 1, and these
+     * divide it on the devices; else as many as owners. */
+    int updaters;
     bool sliced;       /* each owner keeps only a slice of the weights */
     bool by_messages;  /* slices come by messages: not all owners share a node */
     bool in_parts;     /* no rank computes the whole model at once: it goes by passes */
@@ -108,7 +111,7 @@ void dpt_layout_close(struct dpt_layout *layout);
 
 /* Whether the backend takes whole steps on its device, as far as the layout's input and `trains`
  * say: the optimizer must have a rule, nothing may need every gradient on the host, and nothing but
- * links keeps the tree's order over ranks. */
+ * links keeps the tree's order over ranks, or divides the update. */
 bool dpt_layout_takes_steps(const struct dpt_layout *layout);
 
 /*

@@ -59,7 +59,7 @@ void dpt_layout_describe_parts(const struct dpt_layout *l, struct dpt_str *out)
 
 void dpt_layout_metrics(const struct dpt_layout *l, const int32_t *nodes, struct dpt_metrics *m)
 {
-    if (l->model_ranks == 1 && l->owners == 1)
+    if (l->model_ranks == 1 && l->updaters == 1)
         return;
     dpt_metrics_int(m, "data", l->replicas);
     dpt_metrics_int(m, "tensor", l->tensor);

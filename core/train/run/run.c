@@ -207,9 +207,12 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
 
+    /* Devices that have a part each give all ranks what they have. */
+    const bool all = t->layout.updaters > t->layout.owners;
+
     if (!t->job->log.tensorboard)
         return DPT_OK;
-    if (shows && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
+    if ((shows || all) && (t->requests.deferred_error = dpt_trainer_fetch(t, true, err)) != DPT_OK)
         return DPT_OK; /* on a device, if no other rank has a part of the tensor */
     dpt_profile_begin(t->profile, t->progress.step);
     for (int32_t i = 0; i < graph->n_tensors; i++)

@@ -92,14 +92,14 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
                  arena = (size_t)dpt_trainer_graph(t)->arena, alike = dpt_units_alike(t);
     uint64_t hash = dpt_hash_floats(t->arenas.params + alike, arena - alike, alike);
 
-    for (int k = 0; k < t->arenas.slots && t->arenas.owners == 1; k++)
+    for (int k = 0; k < t->arenas.slots && t->layout.updaters == 1; k++)
         hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;
 }
 
 void dpt_trainer_hash_replica(struct dpt_trainer *t)
 {
-    if (t->arenas.owners == 1)
+    if (t->layout.updaters == 1)
         return;
     t->arenas.hash = replica_hash(t);
     t->arenas.hashed_step = t->progress.step + 1;

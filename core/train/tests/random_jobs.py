@@ -228,6 +228,8 @@ class Runner:
     def over_links(self, case, folder, one):
         """The same ranks sum alike each time, by NCCL; MPI, and one rank, sum in other orders."""
         ranks, words = case.draw_linked()
+        shard = ["--set", f"parallel.shard={case.rng.choice(['none', 'optimizer'])}"]
+        words += shard
         by = {way: (*words, "--set", f"comm.transport={way}") for way in ("nccl", "mpi")}
         linked, case.alone = f"{folder}/linked", by["nccl"]
         result = train(case.path, linked, ranks, by["nccl"])
@@ -238,7 +240,7 @@ class Runner:
             raise Difference(f"exit 0 on one rank, else {result.code}: {result.err}", ranks, by["nccl"])
         self.counts["linked"] += 1
         _, other = case.draw_linked()
-        other += ["--set", "comm.transport=nccl"]
+        other += [*shard, "--set", "comm.transport=nccl"]
         self.meets_linked(linked, f"{folder}/again", ranks, other, train(case.path, f"{folder}/again", ranks, other))
         result = train(case.path, f"{folder}/mpi", ranks, by["mpi"])
         if result.code != 0:

@@ -310,8 +310,16 @@ WORK(norm, dpt_cuda_norm_args)
 
 WORK(norm_chunks, dpt_cuda_norm_args)
 {
+    const int64_t part = a->chunks > 0 ? ceil_div(a->n * a->listed, a->chunks) : 0;
+
     w->blocks = dpt_cuda_chunk_blocks(a->chunks);
-    w->bytes = w->element * (a->n + a->state_n) + 16 * a->chunks;
+    w->bytes = w->element * (part + a->state_n) + 24 * a->listed;
+}
+
+WORK(norm_decide, dpt_cuda_norm_args)
+{
+    w->blocks = 1;
+    w->bytes = a->ordered ? 8 * a->chunks : 0;
 }
 
 WORK(tree, dpt_cuda_tree_args)
@@ -323,10 +331,11 @@ WORK(tree, dpt_cuda_tree_args)
 WORK(update, dpt_cuda_update_args)
 {
     const int slots = (a->slot[0] != NULL) + (a->slot[1] != NULL);
+    const int64_t learned = smaller(a->end, a->n) - smaller(a->first, a->n);
 
-    w->threads = ceil_div(a->n + a->state_n, w->lanes);
-    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16 * (int64_t)sizeof *a->group +
-               3 * w->element * a->state_n + a->copies.bytes;
+    w->threads = ceil_div(a->end - a->first, w->lanes);
+    w->bytes = learned * w->element * (3 + 2 * slots) + learned / 16 * (int64_t)sizeof *a->group +
+               3 * w->element * (a->end - a->first - learned) + a->copies.bytes;
 }
 
 static const struct kernel {

@@ -127,12 +127,20 @@ struct dpt_cuda_add_args {
  * copies: gradients that lie in the layers' layout. Before it reads them from the arena the kernel
  * writes them there, as from_layout does; add: adds them to what is there.
  *
- * norm_chunks is for sums whose bits count: squares are added up within chunks as
- * dpt_sum_of_squares does, and the chunks' sums in their order where the norm decides about bits,
- * which it does with `clip`. chunk: [chunks + 1], where they begin (core/base/sum_of_squares.h);
- * they cover the n floats. It takes no copies. partial: a double for each chunk and block
+ * norm_chunks is for sums whose bits count, and for ranks that have a part of the gradient each:
+ * squares are added up within chunks as dpt_sum_of_squares does, and the chunks' sums in their
+ * order, if `ordered`. chunk: [listed], those that are added up here; all are numbered below
+ * `chunks`. It takes no copies. partial: a double for each chunk, two more, and one for each block
  * (dpt_cuda_chunk_blocks).
+ *
+ * shared: the other ranks have other chunks, so nothing is decided: norm_chunks writes the two
+ * doubles after the chunks, the sum of all that needs no order, and state->unsound. Once they are
+ * summed over the ranks, with `ordered` the chunks', too, which were zeros, norm_decide decides.
  */
+struct dpt_cuda_chunk {
+    int64_t begin; /* floats [begin, begin + n) of the arena */
+    int32_t n, number;
+};
 struct dpt_cuda_norm_args {
     float *gradient;
     const float *tail;
@@ -147,8 +155,9 @@ struct dpt_cuda_norm_args {
     int32_t skip;
     int32_t scaled;
     int32_t sums;
-    const int64_t *chunk;
-    int64_t chunks;
+    const struct dpt_cuda_chunk *chunk;
+    int64_t listed, chunks;
+    int32_t ordered, shared;
 };
 
 /* A leaf of the tree that sums ranks' gradients (core/comm/sums/tree.h). place: where its value is.
@@ -193,6 +202,8 @@ struct dpt_cuda_running {
  * The running statistics are the state_n floats (a multiple of 4) after the n parameters. They are
  * updated as dpt_graph_update_state does, from the sums over all micro-batches, which follow the
  * gradient. running: for each 16 floats, how. whole: samples of a whole step.
+ *
+ * Only the floats [first, end) of all these are updated, multiples of 4.
  */
 enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
@@ -205,6 +216,7 @@ struct dpt_cuda_update_args {
     const struct dpt_cuda_running *running;
     const float *tail;
     int64_t n, state_n, whole;
+    int64_t first, end;
     struct dpt_cuda_copies copies;
     struct dpt_scalars scalars;
 };
@@ -227,7 +239,7 @@ enum {
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
     X(add, add, add, 4, false) X(tree, tree, tree, 4, false)                                       \
     X(norm, norm, norm, 4, true) X(norm_chunks, norm_chunks, norm, 4, true)                        \
-    X(feed, feed, feed, 4, false)                                                                  \
+    X(norm_decide, norm_decide, norm, 4, true) X(feed, feed, feed, 4, false)                       \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
 // clang-format on

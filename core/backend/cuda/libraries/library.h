@@ -79,13 +79,15 @@
                            CUstream stream))                                                       \
     X(ncclAllGather, int, (const void *from, void *to, size_t n, int type, void *comm,             \
                            CUstream stream))                                                       \
+    X(ncclReduceScatter, int, (const void *from, void *to, size_t n, int type, int op, void *comm, \
+                               CUstream stream))                                                   \
     X(ncclSend, int, (const void *from, size_t n, int type, int rank, void *comm, CUstream stream)) \
     X(ncclRecv, int, (void *to, size_t n, int type, int rank, void *comm, CUstream stream))        \
     X(ncclGroupStart, int, (void))                                                                 \
     X(ncclGroupEnd, int, (void))
 // clang-format on
 
-enum { DPT_NCCL_SUCCESS = 0, DPT_NCCL_FLOAT = 7, DPT_NCCL_SUM = 0 };
+enum { DPT_NCCL_SUCCESS = 0, DPT_NCCL_FLOAT = 7, DPT_NCCL_DOUBLE = 8, DPT_NCCL_SUM = 0 };
 
 struct dpt_nccl_id {
     char bytes[128];

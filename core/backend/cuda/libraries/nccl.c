@@ -135,16 +135,43 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t n, CUstream stream,
-                                  struct dpt_error *err)
+static enum dpt_status sum_in_place(struct dpt_cuda_link *link, void *at, size_t n, int type,
+                                    CUstream stream, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(enter(link, err));
-    DPT_TRY(
-        check(&link->lib, link->comm,
-              link->lib.ncclAllReduce(at, at, n, DPT_NCCL_FLOAT, DPT_NCCL_SUM, link->comm, stream),
-              "ncclAllReduce", err));
+    DPT_TRY(check(&link->lib, link->comm,
+                  link->lib.ncclAllReduce(at, at, n, type, DPT_NCCL_SUM, link->comm, stream),
+                  "ncclAllReduce", err));
+out:
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t n, CUstream stream,
+                                  struct dpt_error *err)
+{
+    return sum_in_place(link, at, n, DPT_NCCL_FLOAT, stream, err);
+}
+
+enum dpt_status dpt_cuda_link_sum_doubles(struct dpt_cuda_link *link, double *at, size_t n,
+                                          CUstream stream, struct dpt_error *err)
+{
+    return sum_in_place(link, at, n, DPT_NCCL_DOUBLE, stream, err);
+}
+
+enum dpt_status dpt_cuda_link_scatter(struct dpt_cuda_link *link, float *at, size_t n,
+                                      CUstream stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    float *own = at + (size_t)link->rank * n;
+
+    DPT_TRY(enter(link, err));
+    DPT_TRY(check(
+        &link->lib, link->comm,
+        link->lib.ncclReduceScatter(at, own, n, DPT_NCCL_FLOAT, DPT_NCCL_SUM, link->comm, stream),
+        "ncclReduceScatter", err));
 out:
     pthread_mutex_unlock(&link->lock);
     return status;

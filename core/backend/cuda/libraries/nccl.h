@@ -24,6 +24,14 @@ struct dpt_cuda_link;
  * same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t n, CUstream stream,
                                   struct dpt_error *err);
+/* The same of doubles. */
+enum dpt_status dpt_cuda_link_sum_doubles(struct dpt_cuda_link *link, double *at, size_t n,
+                                          CUstream stream, struct dpt_error *err);
+/* Enqueues the sum over the ranks of their slices of n floats each, which lie one after another
+ * from `at` on: each rank gets the sum of its own there, and keeps what it had of the others. The
+ * same call, in the same order, on all ranks. Errors: RANK. */
+enum dpt_status dpt_cuda_link_scatter(struct dpt_cuda_link *link, float *at, size_t n,
+                                      CUstream stream, struct dpt_error *err);
 /* Enqueues the gathering of all ranks' slices of n floats each, which lie one after another from
  * `at` on; this rank's is there. The same call, in the same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link, float *at, size_t n,

@@ -271,6 +271,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
     const int levels = spec->training ? dpt_cuda_levels((int32_t)sub_batches) : 0;
+    const int64_t past = DPT_TENSOR_ALIGN * 4 * (1 + (int64_t)spec->slices);
 
     bytes[DPT_CUDA_CONTROL] = sizeof(struct dpt_cuda_control);
     bytes[DPT_CUDA_STATE] = sizeof(struct dpt_cuda_state);
@@ -280,9 +281,8 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_LABELS] = bytes[DPT_CUDA_WEIGHTS] = micro * 4;
     bytes[DPT_CUDA_TARGETS] = micro * memory_layout->outputs * 4;
     bytes[DPT_CUDA_SAMPLE] = micro * 8;
-    bytes[DPT_CUDA_PARAMS] = floats;
-    bytes[DPT_CUDA_GRADIENT] =
-        spec->training ? floats + DPT_TENSOR_ALIGN * 4 * (1 + (int64_t)spec->slices) : 0;
+    bytes[DPT_CUDA_PARAMS] = floats + (spec->slices > 0 ? past : 0);
+    bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + past : 0;
     bytes[DPT_CUDA_SUMS] = levels * floats;
     bytes[DPT_CUDA_COUNTERS] += 4; /* for the loss */
     bytes[DPT_CUDA_LOSSES] =

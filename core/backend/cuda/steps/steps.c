@@ -33,6 +33,7 @@ static void steps_close(void *steps)
     wait_for_all(s, &ignored);
     dpt_cuda_steps_forget(s);
     dpt_cuda_tree_close(s);
+    dpt_cuda_slices_close(s);
     dpt_free(s->buckets);
     dpt_free(s->told);
     dpt_free(s->counts);
@@ -61,7 +62,9 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
     dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
+    DPT_TRY(dpt_cuda_slices_cut(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_slices_open(s, err));
     DPT_TRY(dpt_cuda_tree_open(s, err));
     DPT_TRY(dpt_cuda_sums_open(s, err));
     DPT_TRY(dpt_cuda_steps_warm(s, err));
@@ -86,7 +89,8 @@ static enum dpt_status launch_held(struct dpt_cuda_steps *s, bool together, stru
         const int steps = together ? s->held : 1;
 
         s->staging_buffer = s->first_held;
-        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE, steps, err));
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE | DPT_CUDA_NORM | DPT_CUDA_UPDATE, steps,
+                                      err));
         s->held -= steps;
         s->first_held += steps;
     }
@@ -133,7 +137,7 @@ static enum dpt_status launch_or_hold(struct dpt_cuda_steps *s, struct dpt_error
     }
     DPT_TRY(launch_held(s, false, err));
     DPT_TRY(dpt_cuda_steps_launch(
-        s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, 1, err));
+        s, (s->deferred ? DPT_CUDA_COMPUTE : 0) | DPT_CUDA_NORM | DPT_CUDA_UPDATE, 1, err));
 out:
     return status;
 }
@@ -181,8 +185,9 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
     DPT_TRY(launch_held(s, false, err));
     DPT_TRY(wait_for_all(s, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
-    for (int k = 0; k < s->spec.rule.slots; k++)
-        DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
+    for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
+        DPT_TRY(s->spec.shards ? dpt_cuda_slices_put(s, k, slot[k], err)
+                               : dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
     *s->reported = (struct dpt_cuda_state){.loss_scale = scale->scale,
                                            .good = scale->good,
                                            .overflows = scale->overflows,
@@ -211,7 +216,12 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
     if (params != NULL)
         DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, arena, err));
     for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
-        DPT_TRY(dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
+        DPT_TRY(s->spec.shards ? dpt_cuda_slices_get(s, k, slot[k], err)
+                               : dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
+    if (gradient != NULL && s->spec.shards) {
+        DPT_TRY(dpt_cuda_slices_gather(s, s->p->gradient, s->p->ctx.sums, err));
+        DPT_TRY(wait_for_all(s, err));
+    }
     if (gradient != NULL)
         DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
                                         arena + DPT_TENSOR_ALIGN * sizeof(float), err));
@@ -336,7 +346,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     }
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
-    DPT_TRY(launch_or_hold(s, err));
+    DPT_TRY(s->spec.shards ? dpt_cuda_slices_update(s, err) : launch_or_hold(s, err));
     s->deferred = false;
 out:
     return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);

@@ -7,7 +7,8 @@
  * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
  * only stores its arguments there, and `update` makes the one launch. If ranks reduce the gradient
  * there are two graphs, and the first one records an event after each bucket, for which the stream
- * `sums` waits, if the ranks' GPUs are linked, or else `copy`, which fetches it for the host.
+ * `sums` waits, if the ranks' GPUs are linked, or else `copy`, which fetches it for the host. With
+ * shards the update has three, between which the ranks sum the norm and gather the weights.
  *
  * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
  * device at once, on the stream `samples`, so that the next steps' samples are transferred while
@@ -28,8 +29,9 @@
 #include "core/backend/cuda/program/program.h"
 #include "core/base/memory.h"
 
-/* The parts of a step that a graph contains, as a set of bits. */
-enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_UPDATE = 2 };
+/* The parts of a step that a graph contains, as a set of bits. Norm and update go together but with
+ * shards; then what layers read is derived by a part of its own, and else by the update. */
+enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_NORM = 2, DPT_CUDA_UPDATE = 4, DPT_CUDA_DERIVE = 8 };
 
 /* From so many micro-batches of a rank on, graphs have one each: one of all of them would have as
  * many nodes as they have together, once for each staging buffer. */
@@ -82,17 +84,17 @@ struct dpt_cuda_bucket {
     CUevent copied; /* recorded when it is in pinned memory */
 };
 
-/* A piece of the gradient that linked ranks sum at a time: a slice of `width` floats each, one
- * after another from `first` on, as soon as a bucket is ready. */
-struct dpt_cuda_tree_piece {
+/* A piece of the arena, of which linked ranks have a slice of `width` floats each, one after
+ * another from `first` on. Its gradient is summed as soon as a bucket is ready. at: where the
+ * optimizer's state of this rank's slice lies in a slot that is divided. */
+struct dpt_cuda_slices {
     int bucket;
-    int64_t first, width;
+    int64_t first, width, at;
 };
 
 /* What sums along the tree need (steps_tree.c). */
 struct dpt_cuda_tree {
-    int64_t *chunk, chunks; /* of the norm; on the device, [chunks + 1] */
-    float *blocks;          /* on the device; [spec.blocks][stride] */
+    float *blocks; /* on the device; [spec.blocks][stride] */
     int64_t stride;
     int32_t first, all; /* the step's micro-batches, and the first one of this rank's */
 
@@ -100,9 +102,6 @@ struct dpt_cuda_tree {
     struct dpt_cuda_schedule *schedules; /* of the divisions so far */
     int n_schedules, present;
     size_t schedule_room;
-    struct dpt_cuda_tree_piece *pieces;
-    int n_pieces;
-    int64_t widest;                    /* floats of the widest slice */
     struct dpt_cuda_message *messages; /* room for those of a piece */
     float *received;                   /* on the device; [spec.received][widest] */
     float *flags;                      /* on the device: what the ranks tell each other */
@@ -144,6 +143,22 @@ struct dpt_cuda_steps {
 
     struct dpt_cuda_tree *tree; /* NULL without spec.tree */
 
+    /* The pieces that linked ranks sum in slices, from the arena's end on (steps_slices.c). */
+    struct dpt_cuda_slices *pieces;
+    int n_pieces;
+    int64_t widest;      /* floats of the widest slice */
+    int64_t slot_floats; /* of each slot on this device */
+    int64_t norm_sums;   /* room for the sums of a norm in chunks; 0: it is none */
+    /* The chunks of a norm in chunks that this rank adds up, [listed] on the device, of so many. */
+    struct dpt_cuda_chunk *chunk;
+    int64_t listed, chunks;
+    /* Only with shards: what ranks tell each other of chunks that lie in slices of several, and
+     * room on the device for a piece. */
+    struct dpt_cuda_message *shared;
+    int n_shared;
+    size_t shared_room;
+    float *gathered;
+
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
     float *flags;           /* pinned, likewise: what this rank's host writes into its tail */
@@ -172,6 +187,12 @@ static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cud
 static inline struct dpt_cuda_rates *dpt_cuda_steps_rates(const struct dpt_cuda_steps *s)
 {
     return &s->rates[(size_t)s->staging_buffer * (size_t)s->n_groups];
+}
+
+/* Whether a norm in chunks adds their sums up in their order: if it decides about bits. */
+static inline bool dpt_cuda_steps_ordered(const struct dpt_cuda_steps *s)
+{
+    return s->spec.tree && s->spec.clip > 0;
 }
 
 /* --- steps_graph.c ---------------------------------------------------------------------------- */
@@ -206,11 +227,35 @@ void dpt_cuda_tree_close(struct dpt_cuda_steps *s);
  * floats [begin, end), on the program's present stream. */
 enum dpt_status dpt_cuda_tree_push(struct dpt_cuda_steps *s, int32_t m, int64_t begin, int64_t end,
                                    struct dpt_error *err);
-/* Enqueues the sums over the ranks of what is ready with a bucket. */
-enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err);
+/* Enqueues the sum over the ranks of this rank's slice of a piece. */
+enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                                  struct dpt_error *err);
 int dpt_cuda_steps_parts(const void *steps);
 enum dpt_status dpt_cuda_steps_part(void *steps, int k, float *part, struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_divide(void *steps, const int32_t *first, struct dpt_error *err);
+
+/* --- steps_slices.c --------------------------------------------------------------------------- */
+
+/* Cuts the gradient with its tail into pieces, if ranks sum slices of it, and finds what has to be
+ * held for slots and norms. */
+enum dpt_status dpt_cuda_slices_cut(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Sends to the device what the norm adds up, once slots are there. */
+enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+void dpt_cuda_slices_close(struct dpt_cuda_steps *s);
+/* Enqueues the sums over the ranks of what is ready with a bucket; and, with shards, what is to
+ * follow them all: the tail comes to all ranks, and shared chunks to one. */
+enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err);
+enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* With shards: enqueues the update, of which each rank makes a part. */
+enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* With shards: copy a slot, of which each rank has a part, to and from the device, and give all
+ * ranks the sum of the gradient. */
+enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, int k, const float *slot,
+                                    struct dpt_error *err);
+enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot,
+                                    struct dpt_error *err);
+enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
+                                       struct dpt_error *err);
 
 /* --- steps_sums.c ----------------------------------------------------------------------------- */
 

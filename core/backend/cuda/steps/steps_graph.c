@@ -85,12 +85,12 @@ out:
 }
 
 /* computed: the last micro-batch's passes stand before it in the same graph. */
-static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
-                                      struct dpt_error *err)
+static struct dpt_cuda_norm_args norm_of(const struct dpt_cuda_steps *s, bool computed)
 {
     const struct dpt_cuda_program *p = s->p;
-    const int64_t floats = p->spec.graph->floats, state = p->spec.graph->arena - floats;
-    const struct dpt_cuda_norm_args norm = {
+    const int64_t floats = p->spec.graph->floats;
+
+    return (struct dpt_cuda_norm_args){
         .gradient = p->gradient,
         .tail = p->gradient + p->spec.graph->arena,
         .sums = true,
@@ -99,47 +99,105 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, bool computed,
         .partial = s->partial,
         .counter = s->counter,
         .n = floats,
-        .state_n = state,
-        .copies = computed && s->tree == NULL ? s->gradients : (struct dpt_cuda_copies){0},
-        .chunk = s->tree != NULL ? s->tree->chunk : NULL,
-        .chunks = s->tree != NULL ? s->tree->chunks : 0,
+        .state_n = p->spec.graph->arena - floats,
+        .copies = computed && s->chunk == NULL ? s->gradients : (struct dpt_cuda_copies){0},
+        .chunk = s->chunk,
+        .listed = s->listed,
+        .chunks = s->chunks,
+        .ordered = dpt_cuda_steps_ordered(s),
+        .shared = s->spec.shards,
         .add = s->micros > 1,
         .clip = s->spec.clip,
         .skip = s->spec.skip,
         .scaled = p->spec.precision == DPT_PRECISION_FP16,
     };
+}
+
+/* A rank that adds up some of the chunks only leaves zeros for the others. */
+static enum dpt_status enqueue_norm(struct dpt_cuda_steps *s, bool computed, struct dpt_error *err)
+{
+    const struct dpt_cuda_norm_args norm = norm_of(s, computed);
+    enum dpt_status status = DPT_OK;
+
+    if (norm.shared && norm.ordered)
+        DPT_CUDA_TRY(&s->p->ctx.lib,
+                     cuMemsetD8Async(dpt_cuda_ptr(s->partial), 0,
+                                     (size_t)s->chunks * sizeof *s->partial, s->p->ctx.compute));
+    DPT_TRY(dpt_cuda_program_launch(
+        s->p, s->spec.tree || norm.shared ? DPT_CUDA_K_norm_chunks : DPT_CUDA_K_norm, &norm,
+        DPT_SPAN_NORM, err));
+out:
+    return status;
+}
+
+/* Where float 0 of an arena would be of which only those of a piece are there. */
+static float *shifted(float *slot, const struct dpt_cuda_slices *piece, int64_t first)
+{
+    return slot == NULL ? NULL
+                        : (float *)((uintptr_t)slot +
+                                    ((uintptr_t)piece->at - (uintptr_t)first) * sizeof *slot);
+}
+
+/* piece: of which this rank updates its slice; NULL: it updates everything. */
+static enum dpt_status enqueue_rule(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                                    struct dpt_error *err)
+{
+    const struct dpt_cuda_program *p = s->p;
+    const int64_t floats = p->spec.graph->floats, arena = p->spec.graph->arena;
+    const int64_t first = piece != NULL ? piece->first + s->spec.rank * piece->width : 0;
+    const int64_t end = piece != NULL ? first + piece->width : arena;
     const int own = s->spec.rule.slots - (s->spec.average > 0);
+    float *slot[DPT_MAX_SLOTS];
     struct dpt_cuda_update_args update = {
         .params = p->params,
         .gradient = p->gradient,
-        .slot = {own > 0 ? s->slot[0] : NULL, own > 1 ? s->slot[1] : NULL},
         .group = s->group,
         .rates = s->step_rates,
         .state = p->state,
         .running = s->running,
         .whole = s->spec.whole,
-        .tail = norm.tail,
+        .tail = p->gradient + arena,
         .n = floats,
-        .state_n = state,
-        .copies = s->copies,
+        .state_n = arena - floats,
+        .first = first,
+        .end = end < arena ? end : arena,
+        .copies = piece == NULL ? s->copies : (struct dpt_cuda_copies){0},
         .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
     };
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_program_launch(s->p,
-                                    s->tree != NULL ? DPT_CUDA_K_norm_chunks : DPT_CUDA_K_norm,
-                                    &norm, DPT_SPAN_NORM, err));
+    if (update.end <= first)
+        return DPT_OK;
+    for (int k = 0; k < s->spec.rule.slots; k++)
+        slot[k] = piece != NULL ? shifted(s->slot[k], piece, first) : s->slot[k];
+    for (int k = 0; k < own && k < 2; k++)
+        update.slot[k] = slot[k];
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
     if (s->spec.average > 0) { /* running statistics and copies have theirs by now */
-        update.state_n = 0;
+        update.end = update.end < floats ? update.end : floats;
         update.copies = (struct dpt_cuda_copies){0};
-        update.slot[0] = s->slot[own];
+        update.slot[0] = slot[own];
         update.slot[1] = NULL;
         update.scalars.factor[0] = (float)s->spec.average;
-        DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(DPT_RULE_AVERAGE), &update,
-                                        DPT_SPAN_OPTIMIZER, err));
+        if (update.end > first)
+            DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(DPT_RULE_AVERAGE),
+                                            &update, DPT_SPAN_OPTIMIZER, err));
     }
+out:
+    return status;
+}
+
+static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_norm_args norm = norm_of(s, false);
+    enum dpt_status status = DPT_OK;
+
+    if (!s->spec.shards)
+        return enqueue_rule(s, NULL, err);
+    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_decide, &norm, DPT_SPAN_NORM, err));
+    for (int i = 0; i < s->n_pieces; i++)
+        DPT_TRY(enqueue_rule(s, &s->pieces[i], err));
 out:
     return status;
 }
@@ -151,7 +209,7 @@ enum { ALL = -1 };
 static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
                                     struct dpt_error *err)
 {
-    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
+    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_NORM;
     const bool tree = s->tree != NULL;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_feed_args rates = {0};
@@ -170,13 +228,16 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
     }
     if (computes && s->micros == 0)
         DPT_TRY(enqueue_zeros(s, err));
-    if (!updates)
-        goto out;
-    if (!computes || s->micros == 0) {
+    if (updates && (!computes || s->micros == 0)) {
         add_rates(s, &rates);
         DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &rates, DPT_SPAN_DATA, err));
     }
-    DPT_TRY(enqueue_update(s, computes && s->micros > 0, err));
+    if (updates)
+        DPT_TRY(enqueue_norm(s, computes && s->micros > 0, err));
+    if (parts & DPT_CUDA_UPDATE)
+        DPT_TRY(enqueue_update(s, err));
+    if (parts & DPT_CUDA_DERIVE)
+        DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
     return status;
 }
@@ -243,7 +304,8 @@ static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int 
     const bool alike = only != ALL && only < s->micros - 1; /* whatever the step */
     const bool computes = parts & DPT_CUDA_COMPUTE && !alike;
     const struct dpt_cuda_tree *tree = computes ? s->tree : NULL;
-    const struct dpt_cuda_replay wanted = {.staging_buffer = only == ALL ? s->staging_buffer : -1,
+    const bool staged = only == ALL && parts & (DPT_CUDA_COMPUTE | DPT_CUDA_NORM);
+    const struct dpt_cuda_replay wanted = {.staging_buffer = staged ? s->staging_buffer : -1,
                                            .steps = steps,
                                            .only = only,
                                            .micros = computes ? s->micros : 0,
@@ -277,7 +339,7 @@ static enum dpt_status launch_each(struct dpt_cuda_steps *s, unsigned parts, str
     for (int32_t m = 0; m < s->micros; m++) {
         const bool last = m == s->micros - 1;
 
-        DPT_TRY(enqueue_samples(s, m, parts & DPT_CUDA_UPDATE && m == 0, err));
+        DPT_TRY(enqueue_samples(s, m, parts & DPT_CUDA_NORM && m == 0, err));
         DPT_TRY(
             find_graph(s, last ? parts : DPT_CUDA_COMPUTE, 1, last || m == 0 ? m : 1, &exec, err));
         DPT_CUDA_TRY(&s->p->ctx.lib, cuGraphLaunch(exec, s->p->ctx.compute));

@@ -311,9 +311,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t floats = s->p->spec.graph->floats, state = s->p->spec.graph->arena - floats;
-    const int64_t chunks = (int64_t)dpt_graph_chunk_count(s->p->spec.graph);
-    const int64_t sums = s->spec.tree ? chunks + dpt_cuda_chunk_blocks(chunks)
-                                      : dpt_cuda_norm_blocks(floats + state);
+    const int64_t sums = s->norm_sums > 0 ? s->norm_sums : dpt_cuda_norm_blocks(floats + state);
     const struct dpt_cuda_piece pieces[] = {
         {"the gradient's norm", sums * (int64_t)sizeof(double), (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
@@ -326,8 +324,9 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < s->spec.rule.slots; k++) {
-        const struct dpt_cuda_piece slot = {
-            "the optimizer's state", floats * (int64_t)sizeof(float), (void **)&s->slot[k], false};
+        const struct dpt_cuda_piece slot = {"the optimizer's state",
+                                            s->slot_floats * (int64_t)sizeof(float),
+                                            (void **)&s->slot[k], false};
 
         DPT_TRY(dpt_cuda_hold(ctx, &slot, 1, err));
     }

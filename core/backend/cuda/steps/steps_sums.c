@@ -10,9 +10,9 @@
  * that. A rank without micro-batches makes the same calls.
  *
  * The tail lies directly after the first bucket and is summed with it. What the ranks tell each
- * other there comes to the host once that sum has ended, which the host learns some steps later.
- * Sums along the tree (steps_tree.c) have no place for it, since a rank may have no leaf: it is
- * summed by itself.
+ * other there comes to the host once that sum has ended, with shards once all have, which the host
+ * learns some steps later. Sums along the tree (steps_tree.c) have no place for it, since a rank
+ * may have no leaf: it is summed by itself.
  */
 
 /* Bytes of one call at most: a longer one would keep the sums of what is ready behind it
@@ -43,7 +43,8 @@ static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_er
     const struct dpt_cuda_bucket *b = &s->buckets[i];
     const bool first = i == 0; /* the tail is summed with it */
     const size_t most = PIECE / sizeof(float);
-    size_t n = (size_t)(b->last - b->first) + (first ? DPT_TENSOR_ALIGN : 0);
+    const bool whole = s->n_pieces == 0; /* by each rank, not in slices */
+    size_t n = whole ? (size_t)(b->last - b->first) + (first ? DPT_TENSOR_ALIGN : 0) : 0;
     float *at = s->p->gradient + b->first;
     enum dpt_status status = DPT_OK;
 
@@ -52,10 +53,7 @@ static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_er
     if (s->tree != NULL && first)
         DPT_TRY(
             dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
-    if (s->tree != NULL) {
-        DPT_TRY(dpt_cuda_tree_sum(s, i, err));
-        n = 0;
-    }
+    DPT_TRY(dpt_cuda_slices_sum(s, i, err));
     for (; n > 0; at += most, n -= n < most ? n : most)
         DPT_TRY(dpt_cuda_link_sum(s->spec.link, at, n < most ? n : most, s->p->ctx.sums, err));
 out:
@@ -101,7 +99,9 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
             DPT_CUDA_TRY(
                 lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(told), flags, (size_t)n * sizeof *flags, sums));
         DPT_TRY(sum_bucket(s, i, err));
-        if (i == 0)
+        if (s->spec.shards && i == s->n_buckets - 1)
+            DPT_TRY(dpt_cuda_slices_end(s, err));
+        if (i == (s->spec.shards ? s->n_buckets - 1 : 0))
             DPT_TRY(fetch_tail(s, slot, at, n, err));
     }
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, sums));

@@ -12,15 +12,10 @@
  * program's gradient. Which values are merged follows from the micro-batches' numbers alone, so a
  * graph contains it.
  *
- * Between linked GPUs each rank sums one slice of every piece of the gradient: it receives that
- * slice of the other ranks' blocks, a kernel adds them in the tree's order, and the sums are
- * gathered. That is as much as an allreduce along a ring sends, where each rank has one block. The
- * slices of a piece are equally long, so pieces are counted from the gradient's end on, past the
- * tail, and need not end at buckets: what is left of one goes with the next.
+ * Between linked GPUs each rank sums one slice of every piece of the gradient (steps_slices.c): it
+ * receives that slice of the other ranks' blocks, and a kernel adds them in the tree's order. With
+ * the gathering that is as much as an allreduce along a ring sends, where each rank has one block.
  */
-
-/* Bytes of a piece at most. */
-enum { PIECE = 32 << 20 };
 
 /* The leaves of all ranks in steps that are divided alike. */
 struct dpt_cuda_schedule {
@@ -29,11 +24,6 @@ struct dpt_cuda_schedule {
     int n;                        /* all of them */
     struct dpt_cuda_leaf *leaves; /* on the device */
 };
-
-static int64_t round_up(int64_t n, int64_t unit)
-{
-    return (n + unit - 1) / unit * unit;
-}
 
 /* --- a rank's own ----------------------------------------------------------------------------- */
 
@@ -120,54 +110,6 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_cuda_tree *t = s->tree;
-    struct dpt_chunks chunks = {0};
-    struct dpt_cuda_piece piece = {"the norms' chunks", 0, (void **)&t->chunk, false};
-
-    _Static_assert(sizeof *chunks.begin == sizeof *t->chunk, "chunks are sent as they are");
-    DPT_TRY(dpt_graph_chunks(s->p->spec.graph, &chunks, err));
-    t->chunks = (int64_t)chunks.n;
-    piece.bytes = (t->chunks + 1) * (int64_t)sizeof *t->chunk;
-    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
-    DPT_TRY(dpt_cuda_steps_upload(s, t->chunk, chunks.begin, (size_t)piece.bytes, err));
-out:
-    dpt_free(chunks.begin);
-    return status;
-}
-
-/* Cuts the gradient with its tail into pieces. */
-static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_cuda_tree *t = s->tree;
-    const int64_t unit = (int64_t)DPT_TENSOR_ALIGN * s->spec.ranks;
-    const int64_t start = s->buckets[s->n_buckets - 1].first;
-    const int64_t most = round_up(PIECE / (int64_t)sizeof(float), unit);
-    const int64_t end = s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
-    int64_t top = start + round_up(end - start, unit);
-    size_t room = 0;
-
-    for (int i = 0; i < s->n_buckets; i++) {
-        const int64_t ready = top - s->buckets[i].first;
-        const int64_t low = top - ready / unit * unit;
-
-        while (top > low) {
-            const int64_t n = top - low < most ? top - low : most;
-
-            DPT_GROW(t->pieces, &room, (size_t)t->n_pieces + 1, "the gradient's parts", err);
-            top -= n;
-            t->pieces[t->n_pieces++] =
-                (struct dpt_cuda_tree_piece){.bucket = i, .first = top, .width = n / s->spec.ranks};
-            t->widest = n > t->widest ? n : t->widest;
-        }
-    }
-out:
-    return status;
-}
-
 static enum dpt_status open_exchange(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -175,12 +117,10 @@ static enum dpt_status open_exchange(struct dpt_cuda_steps *s, struct dpt_error 
     const size_t messages =
         (size_t)(s->spec.blocks + 1) * (size_t)s->spec.ranks + (size_t)s->spec.received;
 
-    DPT_TRY(cut_pieces(s, err));
     DPT_TRY(DPT_ALLOCATE(t->messages, messages, "the ranks' sums", err));
-    t->widest /= s->spec.ranks;
     {
         const struct dpt_cuda_piece held[] = {
-            {"the ranks' sums", s->spec.received * t->widest * (int64_t)sizeof(float),
+            {"the ranks' sums", s->spec.received * s->widest * (int64_t)sizeof(float),
              (void **)&t->received, false},
             {"what the ranks tell each other", DPT_TENSOR_ALIGN * (int64_t)sizeof(float),
              (void **)&t->flags, false}};
@@ -209,7 +149,6 @@ enum dpt_status dpt_cuda_tree_open(struct dpt_cuda_steps *s, struct dpt_error *e
 
         DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     }
-    DPT_TRY(send_chunks(s, err));
     if (s->spec.link != NULL)
         DPT_TRY(open_exchange(s, err));
 out:
@@ -234,7 +173,6 @@ void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
     while (t->n_schedules > 0)
         drop_schedule(t);
     free(t->schedules);
-    free(t->pieces);
     dpt_free(t->messages);
     dpt_free(s->tree);
 }
@@ -320,7 +258,7 @@ out:
 }
 
 /* Lists what this rank sends of a piece, and what it receives. */
-static int list_messages(const struct dpt_cuda_steps *s, const struct dpt_cuda_tree_piece *piece)
+static int list_messages(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece)
 {
     const struct dpt_cuda_tree *t = s->tree;
     const struct dpt_cuda_schedule *schedule = &t->schedules[t->present];
@@ -341,41 +279,27 @@ static int list_messages(const struct dpt_cuda_steps *s, const struct dpt_cuda_t
     return n;
 }
 
-static enum dpt_status sum_piece(struct dpt_cuda_steps *s, const struct dpt_cuda_tree_piece *piece,
-                                 struct dpt_error *err)
+enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                                  struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const struct dpt_cuda_tree *t = s->tree;
     const struct dpt_cuda_schedule *schedule = &t->schedules[t->present];
-    const struct dpt_cuda_tree_args args = {.leaf = schedule->leaves,
-                                            .sum = s->p->gradient,
-                                            .blocks = t->blocks,
-                                            .received = t->received,
-                                            .first = piece->first + s->spec.rank * piece->width,
-                                            .width = piece->width,
-                                            .stride = t->stride,
-                                            .n = schedule->n};
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(
-        dpt_cuda_link_exchange(s->spec.link, t->messages, list_messages(s, piece), ctx->sums, err));
-    DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
-    DPT_TRY(dpt_cuda_link_gather(s->spec.link, s->p->gradient + piece->first, (size_t)piece->width,
-                                 ctx->sums, err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err)
-{
-    const struct dpt_cuda_tree *t = s->tree;
+    struct dpt_cuda_tree_args args = {.sum = s->p->gradient,
+                                      .blocks = t->blocks,
+                                      .received = t->received,
+                                      .first = piece->first + s->spec.rank * piece->width,
+                                      .width = piece->width,
+                                      .stride = t->stride};
     enum dpt_status status = DPT_OK;
 
     if (t->present == t->n_schedules) /* `divide` failed, so this rank knows of no messages */
         DPT_TRY(dpt_fail(err, DPT_RANK, "the step's sums are not divided"));
-    for (int i = 0; i < t->n_pieces; i++)
-        if (t->pieces[i].bucket == bucket)
-            DPT_TRY(sum_piece(s, &t->pieces[i], err));
+    args.leaf = schedule->leaves;
+    args.n = schedule->n;
+    DPT_TRY(
+        dpt_cuda_link_exchange(s->spec.link, t->messages, list_messages(s, piece), ctx->sums, err));
+    DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
 out:
     return status;
 }

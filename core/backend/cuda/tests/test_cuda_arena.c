@@ -354,7 +354,8 @@ static void passes_with_copies(void **state)
                                               .group = group,
                                               .rates = &rates,
                                               .state = &told[0],
-                                              .n = floats};
+                                              .n = floats,
+                                              .end = floats};
 
         for (int64_t i = 0; i < elements; i++)
             element_put(type, at, (size_t)i, values[i]);
@@ -437,7 +438,8 @@ static void updates_note_what_is_not_finite(void **state)
                                                     .tail = tail,
                                                     .whole = 2,
                                                     .n = N,
-                                                    .state_n = STATE};
+                                                    .state_n = STATE,
+                                                    .end = N + STATE};
         const struct dpt_cuda_norm_args norm = {.gradient = gradient,
                                                 .tail = tail,
                                                 .rates = &rates,
@@ -467,7 +469,7 @@ static void bytes_are_counted(void **state)
 {
     const struct dpt_cuda_act_args act = {.vectors = 100};
     float slot[1];
-    const struct dpt_cuda_update_args update = {.slot = {slot, slot}, .n = 1600};
+    const struct dpt_cuda_update_args update = {.slot = {slot, slot}, .n = 1600, .end = 1600};
     const struct dpt_cuda_pool_args pool = {.index = (uint16_t *)4,
                                             .n = 2,
                                             .h = 4,

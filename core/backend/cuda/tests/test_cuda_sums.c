@@ -288,53 +288,116 @@ static void ranks_along_the_tree(void **state)
     }
 }
 
-/* The norm of chunks of random lengths: dpt_sum_of_squares of each, added in their order where it
- * clips. State that is not finite, or a gradient, withholds the update. */
+/* A gradient cut into chunks of random lengths, and how its norm is made. */
+struct chunked {
+    struct dpt_cuda_chunk *chunk;
+    int64_t chunks, n;
+    float *gradient;
+    double *partial;
+};
+
+static void open_chunked(struct chunked *c, struct draw *d, int64_t most, int64_t state)
+{
+    int64_t at = 0;
+
+    c->chunks = draw_int(d, 1, (int32_t)most);
+    c->chunk = dpt_alloc_array((size_t)c->chunks, sizeof *c->chunk);
+    for (int64_t k = 0; k < c->chunks; k++) {
+        const int32_t n = draw_int(d, 1, 100) + (k % 7 == 0 ? 900 : 0);
+
+        c->chunk[k] = (struct dpt_cuda_chunk){at, n, (int32_t)k};
+        at += n;
+    }
+    c->n = (at + 15) / 16 * 16;
+    c->chunk[c->chunks - 1].n += (int32_t)(c->n - at);
+    c->gradient = dpt_alloc_array((size_t)(c->n + state), 4);
+    c->partial = dpt_alloc_array((size_t)(c->chunks + 2 + dpt_cuda_chunk_blocks(c->chunks)), 8);
+    for (int64_t i = 0; i < c->n + state; i++)
+        c->gradient[i] = (float)draw_normal(d);
+}
+
+static void close_chunked(struct chunked *c)
+{
+    dpt_free(c->chunk), dpt_free(c->gradient), dpt_free(c->partial);
+}
+
+/* Adds up and decides as ranks do that have random chunks each: the doubles that they tell each
+ * other are summed, of all chunks where their order counts. */
+static void decide_in_parts(struct draw *d, const struct dpt_cuda_norm_args *whole)
+{
+    enum { RANKS = 3 };
+    const bool ordered = whole->ordered;
+    struct dpt_cuda_norm_args last = *whole;
+    double *told = dpt_alloc_array((size_t)whole->chunks + 2, 8);
+    int8_t *rank = dpt_alloc_array((size_t)whole->chunks, 1);
+
+    for (int64_t k = 0; k < whole->chunks; k++)
+        rank[k] = (int8_t)draw_int(d, 0, RANKS - 1);
+    for (int r = 0; r < RANKS; r++) {
+        struct dpt_cuda_norm_args own = *whole;
+        struct dpt_cuda_chunk *list = dpt_alloc_array((size_t)whole->chunks, sizeof *list);
+        uint32_t counter = 0;
+
+        own.chunk = list, own.listed = 0, own.shared = true, own.counter = &counter;
+        for (int64_t k = 0; k < whole->chunks; k++) {
+            if (rank[k] != r)
+                continue;
+            list[own.listed] = whole->chunk[k];
+            list[own.listed].number = (int32_t)(ordered ? k : own.listed);
+            own.listed++;
+        }
+        own.chunks = ordered ? whole->chunks : own.listed;
+        memset(own.partial, 0, (size_t)(whole->chunks + 2) * 8);
+        dpt_emulate(DPT_CUDA_K_norm_chunks, &own);
+        for (int64_t k = ordered ? 0 : own.chunks; k < own.chunks + 2; k++)
+            told[ordered ? k : k - own.chunks] += own.partial[k];
+        last.chunks = ordered ? own.chunks : 0;
+        dpt_free(list);
+    }
+    last.partial = told;
+    dpt_emulate(DPT_CUDA_K_norm_decide, &last);
+    dpt_free(told), dpt_free(rank);
+}
+
+/* The norm of chunks: dpt_sum_of_squares of each, added in their order where it clips, by one rank
+ * or by several. State that is not finite, a gradient, or a weight before, withholds the update. */
 static void norms_of_chunks(void **state)
 {
     enum { CHUNKS = 1300, STATE = 32 };
 
     (void)state;
-    for (int seed = 0; seed < 30; seed++) {
-        struct draw d = {(uint64_t)seed + 70};
-        const int64_t chunks = draw_int(&d, 1, seed % 3 == 0 ? CHUNKS : 30);
-        int64_t *chunk = dpt_alloc_array((size_t)chunks + 1, sizeof *chunk);
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        struct draw d = {seed};
         const float tail[16] = {
             [DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_SAMPLES] = 3, [DPT_CUDA_TAIL_WEIGHT] = 3};
         const struct dpt_cuda_rates rates = {.update = 7};
-        double *partial, want = 0, scale = 1.0 / 3;
-        struct dpt_cuda_state told = {.loss_scale = 1};
-        const int broken = seed % 5;
-        float *gradient;
+        const int broken = seed % 6;
+        struct dpt_cuda_state told = {.loss_scale = 1, .unsound = broken == 5};
+        double want = 0, scale = 1.0 / 3;
         uint32_t counter = 0;
-        int64_t n;
+        struct dpt_cuda_norm_args norm = {.tail = tail,
+                                          .rates = &rates,
+                                          .state = &told,
+                                          .counter = &counter,
+                                          .state_n = STATE,
+                                          .clip = broken == 1 ? 0 : 0.5,
+                                          .ordered = broken != 1};
+        struct chunked c;
 
-        for (int64_t k = 0; k < chunks; k++)
-            chunk[k + 1] = chunk[k] + draw_int(&d, 1, 100) + (k % 7 == 0 ? 900 : 0);
-        n = chunk[chunks] += -chunk[chunks] & 15;
-        gradient = dpt_alloc_array((size_t)n + STATE, 4);
-        partial = dpt_alloc_array((size_t)(chunks + dpt_cuda_chunk_blocks(chunks)), 8);
-        for (int64_t i = 0; i < n + STATE; i++)
-            gradient[i] = (float)draw_normal(&d);
+        open_chunked(&c, &d, seed % 3 == 0 ? CHUNKS : 30, STATE);
         if (broken == 3)
-            gradient[draw_int(&d, 0, (int32_t)n - 1)] = INFINITY;
+            c.gradient[draw_int(&d, 0, (int32_t)c.n - 1)] = INFINITY;
         if (broken == 4)
-            gradient[n + draw_int(&d, 0, STATE - 1)] = NAN;
-        for (int64_t k = 0; k < chunks; k++)
-            want += dpt_sum_of_squares(gradient + chunk[k], (size_t)(chunk[k + 1] - chunk[k]));
+            c.gradient[c.n + draw_int(&d, 0, STATE - 1)] = NAN;
+        for (int64_t k = 0; k < c.chunks; k++)
+            want += dpt_sum_of_squares(c.gradient + c.chunk[k].begin, (size_t)c.chunk[k].n);
         want = sqrt(want) * scale;
-        dpt_emulate(DPT_CUDA_K_norm_chunks,
-                    &(struct dpt_cuda_norm_args){.gradient = gradient,
-                                                 .tail = tail,
-                                                 .rates = &rates,
-                                                 .state = &told,
-                                                 .partial = partial,
-                                                 .counter = &counter,
-                                                 .n = n,
-                                                 .state_n = STATE,
-                                                 .clip = broken == 1 ? 0 : 0.5,
-                                                 .chunk = chunk,
-                                                 .chunks = chunks});
+        norm.gradient = c.gradient, norm.partial = c.partial, norm.n = c.n;
+        norm.chunk = c.chunk, norm.listed = norm.chunks = c.chunks;
+        if (seed > 30)
+            decide_in_parts(&d, &norm);
+        else
+            dpt_emulate(DPT_CUDA_K_norm_chunks, &norm);
         assert_int_equal(told.withheld, broken >= 3 ? DPT_CUDA_WITHHELD : 0);
         if (broken == 1) {
             assert_true(fabs(told.norm - want) <= 1e-12 * want);
@@ -343,7 +406,7 @@ static void norms_of_chunks(void **state)
             assert_true(told.norm == want);
             assert_true(told.scale == (float)(want > 0.5 ? scale * (0.5 / want) : scale));
         }
-        dpt_free(chunk), dpt_free(gradient), dpt_free(partial);
+        close_chunked(&c);
     }
 }
 

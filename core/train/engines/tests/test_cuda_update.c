@@ -141,8 +141,13 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_st
     o->args.rates = m->rates;
     o->args.state = state;
     o->args.n = m->graph.floats;
-    dpt_emulate(dpt_cuda_kernel_of_rule(o->rule.kind), &o->args);
+    for (int half = 0; half < 2; half++) { /* as ranks do that update a slice each */
+        o->args.first = half == 0 ? 0 : o->args.end;
+        o->args.end = half == 0 ? m->graph.floats / 32 * 16 : m->graph.floats;
+        dpt_emulate(dpt_cuda_kernel_of_rule(o->rule.kind), &o->args);
+    }
     average = o->args;
+    average.first = 0;
     average.slot[0] = m->arrays[ARRAYS + AVERAGE];
     average.slot[1] = NULL;
     average.scalars.factor[0] = (float)SHARE;

@@ -56,14 +56,18 @@ def test_transports_follow_each_other(machine):
 CLIPPED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1}"}
 
 
-@pytest.mark.parametrize("sections, micro", [(MLP, 4), (CNN, 4), (CLIPPED, 8)], ids=["mlp", "cnn", "clipped"])
-def test_reproducible_sums_have_one_order(machine, sections, micro):
+ORDERED = pytest.mark.parametrize("sections, micro", [(MLP, 4), (CNN, 4), (CLIPPED, 8)], ids=["mlp", "cnn", "clipped"])
+
+
+@ORDERED
+@pytest.mark.parametrize("shard", ["none", "optimizer"])
+def test_reproducible_sums_have_one_order(machine, sections, micro, shard):
     """The host's bytes on any number of ranks: of devices that sum by themselves, in slices, with micro-batches that the ranks do not divide."""
     job = machine.job(sections, batch=f"{{global: 48, micro: {micro}}}", comm="{reduction: reproducible}")
     result = machine.train("host", job, ranks=2, sets=["comm.transport=mpi"])
     assert "no (these steps are summed on the host)" in header(result, "sums") and "by NCCL: no (comm.transport: mpi)" in header(result, "sums")
     for ranks in (1, 2, 3, 5, 8):
-        result = machine.train(str(ranks), job, ranks=ranks)
+        result = machine.train(str(ranks), job, ranks=ranks, sets=[f"parallel.shard={shard}"])
         assert ranks == 1 or header(result, "sums") == "by NCCL 2.28.3"
         assert machine.newest(str(ranks)) == machine.newest("host")
         np.testing.assert_array_equal(machine.losses(str(ranks)), machine.losses("host"))

@@ -173,7 +173,16 @@ def test_what_is_not_a_number_is_found_in_units(tmp_path):
     assert result.code == 0 and re.search(found, result.err) and dpt.events(tmp_path / "skip", "end")[-1]["step"] == 9, result
 
 
-def test_other_sums_are_refused(tmp_path):
-    path = job(tmp_path, "plain", "optimizer")
-    result = dpt.run(path, "--output", tmp_path / "run", "--set", "comm.reduction=allreduce")
+def test_other_sums(tmp_path):
+    """Ranks that divide only the update do so whatever order the gradients are added in."""
+    words = "--set", "comm.reduction=allreduce"
+    losses = []
+    for shard in ("none", "optimizer"):
+        path = job(tmp_path, "plain", shard)
+        result = dpt.run(path, "--output", tmp_path / shard, *words, ranks=3)
+        assert result.code == 0, result
+        losses.append(dpt.events(tmp_path / shard, "train")[-1]["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5), losses
+    path = job(tmp_path, "plain", "gradients")
+    result = dpt.run(path, "--output", tmp_path / "run", *words)
     assert result.code == 78 and "parallel.shard: needs comm.reduction: reproducible" in result.err, result

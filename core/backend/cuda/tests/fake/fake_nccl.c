@@ -35,7 +35,7 @@
 
 enum { MOST_RANKS = 16, MOST_FLOATS = 9 << 20, MOST_MESSAGES = 256 };
 enum { REMOTE_ERROR = 6, INVALID_ARGUMENT = 4, USAGE = 5 };
-enum kind { SUM, GATHER, EXCHANGE };
+enum kind { SUM, SUM_DOUBLES, SCATTER, GATHER, EXCHANGE };
 
 struct rank {
     _Atomic uint64_t given, taken; /* numbers of calls */
@@ -60,6 +60,7 @@ struct comm {
     size_t bytes;
     int rank, ranks;
     CUcontext context;
+    CUstream stream; /* of the last call */
     uint64_t calls;
     atomic_bool aborted;
     FILE *log; /* NULL: it writes none */
@@ -69,9 +70,9 @@ struct comm {
 struct call {
     struct comm *comm;
     enum kind kind;
-    uint64_t number; /* from 1 */
-    float *at;       /* of a sum, or of all ranks' slices */
-    size_t n;
+    uint64_t number;                   /* from 1 */
+    float *at;                         /* of a sum, or of all ranks' slices */
+    size_t n;                          /* words of the sum, or of a slice */
     struct dpt_cuda_message *messages; /* freed by the last piece of work */
     int n_messages;
 };
@@ -85,6 +86,7 @@ static _Thread_local struct {
     int n;
 } group;
 
+static struct comm *latest; /* whose call was the last one; a process uses one */
 static atomic_bool ending;
 
 static __attribute__((destructor)) void end(void)
@@ -113,6 +115,16 @@ static void await_readers(void *data)
             pause_briefly();
 }
 
+/* The words of a call that a rank gives, or gets: of all slices, or of its own. */
+static float *words_of(const struct call *s, bool gets, size_t *n)
+{
+    const bool own = s->kind == (gets ? SCATTER : GATHER);
+    const bool all = s->kind == (gets ? GATHER : SCATTER);
+
+    *n = s->n * (all ? (size_t)s->comm->ranks : 1);
+    return s->at + (own ? (size_t)s->comm->rank * s->n : 0);
+}
+
 /* Where a rank's floats are. */
 static float *floats_of(const struct call *s, int rank)
 {
@@ -124,13 +136,14 @@ static void give(void *data)
     const struct call *s = data;
     struct rank *mine = &s->comm->place->ranks[s->comm->rank];
     float *to = floats_of(s, s->comm->rank);
+    size_t n;
+    const float *from = words_of(s, false, &n);
 
     mine->kind = s->kind;
     mine->n = s->n;
     mine->messages = 0;
     if (s->kind != EXCHANGE)
-        memcpy(to, s->at + (s->kind == GATHER ? (size_t)s->comm->rank * s->n : 0),
-               s->n * sizeof(float));
+        memcpy(to, from, n * sizeof *from);
     for (int i = 0; i < s->n_messages; i++) {
         const struct dpt_cuda_message *m = &s->messages[i];
 
@@ -166,15 +179,30 @@ static void await_others(void *data)
 
 static void add(const struct call *s)
 {
-    const int ranks = s->comm->ranks;
+    const size_t ranks = (size_t)s->comm->ranks;
+    size_t n;
+    float *to = words_of(s, true, &n);
+    const size_t first = (size_t)(to - s->at);
 
-    for (size_t i = 0; i < s->n; i++) {
-        const int from = 1 + (int)(i % (size_t)ranks);
+    for (size_t i = 0; i < n; i++) {
         float x = 0;
 
-        for (int k = 0; k < ranks; k++)
-            x += floats_of(s, (from + k) % ranks)[i];
-        s->at[i] = x;
+        for (size_t k = 0; k < ranks; k++)
+            x += floats_of(s, (int)((1 + i + k) % ranks))[first + i];
+        to[i] = x;
+    }
+}
+
+static void add_doubles(const struct call *s)
+{
+    double *to = (double *)(void *)s->at;
+
+    for (size_t i = 0; i < s->n / 2; i++) {
+        double x = 0;
+
+        for (int k = 0; k < s->comm->ranks; k++)
+            x += ((const double *)(const void *)floats_of(s, k))[i];
+        to[i] = x;
     }
 }
 
@@ -218,7 +246,7 @@ static float *somewhere_in(const struct call *s)
     for (int i = 0; i < s->n_messages; i++)
         if (!s->messages[i].sends)
             return s->messages[i].at + s->messages[i].n / 2;
-    return s->at + s->n / 2;
+    return s->at + s->n / 2 + (s->kind == SCATTER ? (size_t)s->comm->rank * s->n : 0);
 }
 
 static void take(void *data)
@@ -227,8 +255,10 @@ static void take(void *data)
     struct place *place = s->comm->place;
 
     if (!over(s->comm) && !atomic_load(&place->unlike)) {
-        if (s->kind == SUM)
+        if (s->kind == SUM || s->kind == SCATTER)
             add(s);
+        if (s->kind == SUM_DOUBLES)
+            add_doubles(s);
         if (s->kind == EXCHANGE)
             exchange(s);
         for (int r = 0; r < s->comm->ranks && s->kind == GATHER; r++)
@@ -245,14 +275,12 @@ static CUresult enqueue_piece(CUstream stream, const char *call, const char *doe
 {
     const bool takes = run == take;
     struct fakegpu_work work = {.run = run, .data = s, .bytes = sizeof *s, .host = host};
+    size_t n;
+    float *at = words_of(s, takes, &n);
 
     snprintf(work.name, sizeof work.name, "%s %s", call, does);
-    if (!host && s->kind == SUM)
-        fakegpu_add_range(&work, s->at, s->n * sizeof(float), FAKEGPU_DEVICE, takes);
-    else if (!host && s->kind == GATHER)
-        fakegpu_add_range(&work, s->at + (takes ? 0 : (size_t)s->comm->rank * s->n),
-                          s->n * sizeof(float) * (size_t)(takes ? s->comm->ranks : 1),
-                          FAKEGPU_DEVICE, takes);
+    if (!host && s->kind != EXCHANGE)
+        fakegpu_add_range(&work, at, n * sizeof *at, FAKEGPU_DEVICE, takes);
     for (int i = 0; i < s->n_messages && !host; i++)
         if (s->messages[i].sends != takes)
             fakegpu_add_range(&work, s->messages[i].at, s->messages[i].n * sizeof(float),
@@ -268,6 +296,8 @@ static int enqueue(CUstream stream, const char *name, const struct call *s)
         enqueue_piece(stream, name, "awaits others", await_others, s, true) == CUDA_SUCCESS &&
         enqueue_piece(stream, name, "takes", take, s, false) == CUDA_SUCCESS;
 
+    latest = s->comm;
+    latest->stream = stream;
     return enqueued ? DPT_NCCL_SUCCESS : USAGE;
 }
 
@@ -426,6 +456,7 @@ int ncclCommDestroy(void *comm)
     struct comm *c = comm;
 
     FAKE(ncclCommDestroy, USAGE, "%s", "");
+    latest = latest == c ? NULL : latest;
     if (atomic_load(&c->place->ranks[c->rank].taken) != c->calls)
         fakegpu_complain("ncclCommDestroy with calls under way");
     munmap(c->place, c->bytes);
@@ -439,11 +470,13 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
                   CUstream stream)
 {
     struct comm *c = comm;
-    const struct call s = {c, SUM, ++c->calls, to, n, NULL, 0};
+    const bool doubles = type == DPT_NCCL_DOUBLE;
+    const struct call s = {
+        c, doubles ? SUM_DOUBLES : SUM, ++c->calls, to, doubles ? 2 * n : n, NULL, 0};
 
     FAKE(ncclAllReduce, REMOTE_ERROR, "%zu", n);
-    if (atomic_load(&c->aborted) || from != to || type != DPT_NCCL_FLOAT || op != DPT_NCCL_SUM ||
-        n > MOST_FLOATS || fakegpu_current() != c->context) {
+    if (atomic_load(&c->aborted) || from != to || (!doubles && type != DPT_NCCL_FLOAT) ||
+        op != DPT_NCCL_SUM || s.n > MOST_FLOATS || fakegpu_current() != c->context) {
         fakegpu_complain("ncclAllReduce of %zu: aborted, another context, type or operation, or "
                          "not in place",
                          n);
@@ -467,6 +500,24 @@ int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CU
         return INVALID_ARGUMENT;
     }
     return enqueue(stream, "ncclAllGather", &s);
+}
+
+int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, void *comm,
+                      CUstream stream)
+{
+    struct comm *c = comm;
+    const struct call s = {c, SCATTER, ++c->calls, (float *)(uintptr_t)from, n, NULL, 0};
+
+    FAKE(ncclReduceScatter, REMOTE_ERROR, "%zu", n);
+    if (atomic_load(&c->aborted) || to != s.at + (size_t)c->rank * n || type != DPT_NCCL_FLOAT ||
+        op != DPT_NCCL_SUM || n * (size_t)c->ranks > MOST_FLOATS ||
+        fakegpu_current() != c->context) {
+        fakegpu_complain("ncclReduceScatter of %zu: aborted, another context, type or operation, "
+                         "or not in place",
+                         n);
+        return INVALID_ARGUMENT;
+    }
+    return enqueue(stream, "ncclReduceScatter", &s);
 }
 
 int ncclGroupStart(void)
@@ -511,15 +562,22 @@ int ncclRecv(void *to, size_t n, int type, int rank, void *comm, CUstream stream
     return add_message(to, n, type, rank, false, comm, stream);
 }
 
-/* The real one would send to whoever receives; here all ranks take part in each group. */
+/* The real one would send to whoever receives, and do nothing for an empty group; here all ranks
+ * take part in each. */
 int ncclGroupEnd(void)
 {
     struct call s = {.comm = group.comm, .kind = EXCHANGE, .n_messages = group.n};
 
     FAKE(ncclGroupEnd, REMOTE_ERROR, "%d", group.n);
-    if (--group.depth > 0 || group.n == 0)
+    if (--group.depth > 0)
         return DPT_NCCL_SUCCESS;
-    s.number = ++group.comm->calls;
+    if (group.n == 0) {
+        if (latest == NULL)
+            return DPT_NCCL_SUCCESS;
+        s.comm = latest;
+        group.stream = latest->stream;
+    }
+    s.number = ++s.comm->calls;
     s.messages = malloc(sizeof group.messages);
     memcpy(s.messages, group.messages, sizeof group.messages);
     return enqueue(group.stream, "ncclGroupEnd", &s);

@@ -1,0 +1,336 @@
+#include <string.h>
+
+#include "core/backend/cuda/libraries/nccl.h"
+#include "core/backend/cuda/steps/steps.h"
+#include "core/base/sum_of_squares.h"
+
+/*
+ * Sums of which each linked rank makes a slice, and updates (ZeRO's first stage, Rajbhandari et al.
+ * 2020).
+ *
+ * The gradient with its tail is cut into pieces, and each rank has one slice of every piece: it
+ * gets its sum along the tree (steps_tree.c) or by a reduce-scatter. Slices of a piece are equally
+ * long, so pieces are counted from the gradient's end on, past the tail, and need not end at
+ * buckets: what is left of one goes with the next.
+ *
+ * Without shards the sums are gathered at once, and every rank updates everything. With shards a
+ * rank keeps the optimizer's state of its slices only, updates these, and the weights are gathered.
+ * The tail comes to all ranks by a sum to which only the rank that has it gives anything. The norm
+ * is added up from the ranks' parts. Where its bits count, a chunk is added up by the rank in whose
+ * slice it begins, which gets the rest of it from those that have it.
+ *
+ * Outside of steps the host has the whole state, so checkpoints are those of a run without shards.
+ */
+
+/* Bytes of a piece at most: a longer one would keep the sums of what is ready behind it waiting. */
+enum { PIECE = 32 << 20 };
+
+static int64_t round_up(int64_t n, int64_t unit)
+{
+    return (n + unit - 1) / unit * unit;
+}
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static bool in_chunks(const struct dpt_cuda_steps *s)
+{
+    return s->spec.tree || s->spec.shards;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t unit = (int64_t)DPT_TENSOR_ALIGN * s->spec.ranks;
+    const int64_t most = round_up(PIECE / (int64_t)sizeof(float), unit);
+    const int64_t end = s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    const int64_t start = s->buckets[s->n_buckets - 1].first;
+    int64_t top = start + round_up(end - start, unit), at = 0;
+    size_t room = 0;
+
+    for (int i = 0; i < s->n_buckets; i++) {
+        const int64_t ready = top - s->buckets[i].first;
+        const int64_t low = top - ready / unit * unit;
+
+        while (top > low) {
+            const int64_t n = smaller(top - low, most), width = n / s->spec.ranks;
+
+            DPT_GROW(s->pieces, &room, (size_t)s->n_pieces + 1, "the gradient's parts", err);
+            top -= n;
+            s->pieces[s->n_pieces++] =
+                (struct dpt_cuda_slices){.bucket = i, .first = top, .width = width, .at = at};
+            at += width;
+            s->widest = width > s->widest ? width : s->widest;
+        }
+    }
+    s->slot_floats = s->spec.shards ? at : s->slot_floats;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_cut(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t chunks;
+
+    s->slot_floats = s->p->spec.graph->floats;
+    if (!in_chunks(s))
+        return DPT_OK;
+    if (s->spec.link != NULL)
+        DPT_TRY(cut_pieces(s, err));
+    /* A slice divides one chunk more at most. */
+    chunks = (int64_t)dpt_graph_chunk_count(s->p->spec.graph) + s->n_pieces;
+    s->norm_sums = chunks + 2 + dpt_cuda_chunk_blocks(chunks);
+out:
+    return status;
+}
+
+/* The rank in whose slice float `at` is, and where the slice ends. -1: it is in none, since nothing
+ * before it learns. */
+static int owner_of(const struct dpt_cuda_steps *s, int64_t at, int64_t *end)
+{
+    int i = s->n_pieces - 1, rank;
+
+    if (at < s->pieces[i].first) {
+        *end = s->pieces[i].first;
+        return -1;
+    }
+    while (i > 0 && at >= s->pieces[i - 1].first)
+        i--;
+    rank = (int)((at - s->pieces[i].first) / s->pieces[i].width);
+    *end = s->pieces[i].first + (rank + 1) * s->pieces[i].width;
+    return rank;
+}
+
+static enum dpt_status add_message(struct dpt_cuda_steps *s, int64_t at, int64_t n, int from,
+                                   int to, struct dpt_error *err)
+{
+    const int own = s->spec.rank;
+    enum dpt_status status = DPT_OK;
+
+    if (from == to || (own != from && own != to))
+        return DPT_OK;
+    DPT_GROW(s->shared, &s->shared_room, (size_t)s->n_shared + 1, "the norms' chunks", err);
+    s->shared[s->n_shared++] = (struct dpt_cuda_message){s->p->gradient + at, (size_t)n,
+                                                         own == from ? to : from, own == from};
+out:
+    return status;
+}
+
+/* Lists what this rank adds up of floats [begin, end), which are chunk number k. */
+static enum dpt_status list_chunk(struct dpt_cuda_steps *s, int64_t k, int64_t begin, int64_t end,
+                                  struct dpt_cuda_chunk *list, struct dpt_error *err)
+{
+    const bool ordered = dpt_cuda_steps_ordered(s);
+    enum dpt_status status = DPT_OK;
+    int64_t next;
+    int first = -1;
+
+    for (int64_t at = begin; at < end; at = next) {
+        const int owner = owner_of(s, at, &next);
+
+        next = smaller(next, end);
+        if (at == begin)
+            first = owner;
+        if (ordered && owner >= 0)
+            DPT_TRY(add_message(s, at, next - at, owner, first, err));
+        if (owner != s->spec.rank || (ordered && at > begin))
+            continue;
+        list[s->listed] = (struct dpt_cuda_chunk){
+            .begin = at,
+            .n = (int32_t)((ordered ? end : next) - at),
+            .number = (int32_t)(ordered ? k : s->listed),
+        };
+        s->listed++;
+    }
+out:
+    return status;
+}
+
+static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_chunks chunks = {0};
+    struct dpt_cuda_chunk *list = NULL;
+    struct dpt_cuda_piece piece = {"the norm's chunks", 0, (void **)&s->chunk, false};
+
+    DPT_TRY(dpt_graph_chunks(s->p->spec.graph, &chunks, err));
+    DPT_TRY(DPT_ALLOCATE(list, chunks.n + (size_t)s->n_pieces, "the norm's chunks", err));
+    for (size_t k = 0; k < chunks.n; k++) {
+        const int64_t begin = (int64_t)chunks.begin[k], end = (int64_t)chunks.begin[k + 1];
+
+        if (s->spec.shards)
+            DPT_TRY(list_chunk(s, (int64_t)k, begin, end, list, err));
+        else
+            list[s->listed++] = (struct dpt_cuda_chunk){begin, (int32_t)(end - begin), (int32_t)k};
+    }
+    s->chunks = dpt_cuda_steps_ordered(s) ? (int64_t)chunks.n : s->listed;
+    piece.bytes = s->listed * (int64_t)sizeof *list;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->chunk, list, (size_t)piece.bytes, err));
+out:
+    dpt_free(list);
+    dpt_free(chunks.begin);
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_cuda_piece piece = {"a piece of all ranks",
+                                         s->widest * s->spec.ranks * (int64_t)sizeof(float),
+                                         (void **)&s->gathered, false};
+
+    if (!in_chunks(s))
+        return DPT_OK;
+    DPT_TRY(send_chunks(s, err));
+    if (s->spec.shards)
+        DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+out:
+    return status;
+}
+
+void dpt_cuda_slices_close(struct dpt_cuda_steps *s)
+{
+    free(s->pieces);
+    free(s->shared);
+}
+
+/* --- sums ------------------------------------------------------------------------------------- */
+
+/* Enqueues the gathering of all ranks' slices of a piece, which begins at `at`. The call may wait
+ * for other ranks. */
+static enum dpt_status gather(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                              float *at, CUstream stream, struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    dpt_device_wait_begin(s->p->ctx.waits);
+    status = dpt_cuda_link_gather(s->spec.link, at, (size_t)piece->width, stream, err);
+    dpt_device_wait_end(s->p->ctx.waits);
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_pieces; i++)
+        DPT_TRY(gather(s, &s->pieces[i], arena + s->pieces[i].first, stream, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err)
+{
+    const CUstream sums = s->p->ctx.sums;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct dpt_cuda_slices *piece = &s->pieces[i];
+
+        if (piece->bucket != bucket)
+            continue;
+        if (s->tree != NULL)
+            DPT_TRY(dpt_cuda_tree_sum(s, piece, err));
+        else
+            DPT_TRY(dpt_cuda_link_scatter(s->spec.link, s->p->gradient + piece->first,
+                                          (size_t)piece->width, sums, err));
+        if (!s->spec.shards)
+            DPT_TRY(gather(s, piece, s->p->gradient + piece->first, sums, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const int64_t arena = s->p->spec.graph->arena;
+    float *tail = s->p->gradient + arena;
+    enum dpt_status status = DPT_OK;
+    int64_t end;
+
+    if (owner_of(s, arena, &end) != s->spec.rank)
+        DPT_CUDA_TRY(&ctx->lib,
+                     cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
+    DPT_TRY(dpt_cuda_link_sum(s->spec.link, tail, DPT_TENSOR_ALIGN, ctx->sums, err));
+    if (dpt_cuda_steps_ordered(s))
+        DPT_TRY(dpt_cuda_link_exchange(s->spec.link, s->shared, s->n_shared, ctx->sums, err));
+out:
+    return status;
+}
+
+/* --- the update ------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const CUstream stream = s->p->ctx.compute;
+    const int64_t first = dpt_cuda_steps_ordered(s) ? 0 : s->chunks;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_NORM, 1, err));
+    dpt_device_wait_begin(s->p->ctx.waits);
+    status = dpt_cuda_link_sum_doubles(s->spec.link, s->partial + first,
+                                       (size_t)(s->chunks + 2 - first), stream, err);
+    dpt_device_wait_end(s->p->ctx.waits);
+    DPT_TRY(status);
+    DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
+    DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
+    DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
+out:
+    return status;
+}
+
+/* --- the optimizer's state -------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, int k, const float *slot,
+                                    struct dpt_error *err)
+{
+    const int64_t floats = s->p->spec.graph->floats;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct dpt_cuda_slices *piece = &s->pieces[i];
+        const int64_t first = piece->first + s->spec.rank * piece->width;
+        const int64_t n = smaller(piece->width, floats - first);
+
+        if (n > 0)
+            DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k] + piece->at, slot + first,
+                                          (size_t)n * sizeof *slot, err));
+    }
+out:
+    return status;
+}
+
+/* What no rank owns does not learn, and stays as the host has it. */
+enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot,
+                                    struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const int64_t floats = s->p->spec.graph->floats;
+    enum dpt_status status = DPT_OK;
+
+    dpt_device_wait_begin(ctx->waits);
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct dpt_cuda_slices *piece = &s->pieces[i];
+        const int64_t n = smaller(piece->width * s->spec.ranks, floats - piece->first);
+        const float *own = s->gathered + s->spec.rank * piece->width;
+
+        DPT_CUDA_TRY(&ctx->lib,
+                     cuMemcpyDtoDAsync(dpt_cuda_ptr(own), dpt_cuda_ptr(s->slot[k] + piece->at),
+                                       (size_t)piece->width * sizeof *slot, ctx->sums));
+        DPT_TRY(gather(s, piece, s->gathered, ctx->sums, err));
+        DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
+        if (n > 0)
+            DPT_TRY(dpt_cuda_steps_download(s, slot + piece->first, s->gathered,
+                                            (size_t)n * sizeof *slot, err));
+    }
+out:
+    return status;
+}

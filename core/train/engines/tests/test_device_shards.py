@@ -1,0 +1,99 @@
+"""Linked devices that divide the optimizer's state and the update (parallel.shard: optimizer)."""
+import re
+import sys
+
+import numpy as np
+import pytest
+
+sys.path[:0] = ["scripts/lib", "core/train/engines/tests", "cmd/tests"]
+import dpt  # noqa: E402
+import test_device_links  # noqa: E402
+from test_gpu import header  # noqa: E402
+from test_device import CNN, DENSE, MLP, RESIDUAL, pytestmark  # noqa: E402,F401
+
+# What holds over links holds with shards: these use the machine below.
+from test_device import (test_a_failing_rank_takes_all_along, test_a_scale_that_is_too_large, test_idle_ranks,  # noqa: E402,F401
+                         test_means_are_of_all_samples, test_signals_save, test_what_is_not_a_number_is_named,
+                         test_what_is_not_a_number_is_skipped)
+from test_device_links import (test_a_dead_rank_is_named, test_a_sum_that_does_not_end,  # noqa: E402,F401
+                               test_the_first_step_is_summed_by_mpi_too, test_whatever_order_the_streams_take)
+
+
+class Machine(test_device_links.Machine):
+    def run(self, name, job, *words, sets=(), **options):
+        return super().run(name, job, *words, sets=["parallel.shard=optimizer", *sets], **options)
+
+
+@pytest.fixture(name="machine")
+def fixture_machine(tmp_path):
+    return Machine(tmp_path)
+
+
+AVERAGED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1, ema: 0.9, check_replicas: 1 steps}"}
+
+
+@pytest.mark.parametrize("sections, ranks, tolerance", [(MLP, 5, 1e-5), (CNN, 3, 1e-3), (AVERAGED, 2, 1e-3)], ids=["mlp", "cnn", "averaged"])
+def test_steps_are_those_of_one_rank(machine, sections, ranks, tolerance):
+    """With micro-batches that the ranks do not divide, and a last step of an epoch that some ranks have nothing of."""
+    job = machine.job(sections, batch="{global: 48, micro: 8}")
+    machine.train("one", job)
+    result = machine.train("linked", job, ranks=ranks)
+    assert header(result, "sums") == "by NCCL 2.28.3"
+    assert dpt.events(machine.path / "linked", "run")[0]["shard"] == "optimizer"
+    machine.assert_same_run("linked", "one", 10 * tolerance)
+
+
+def test_runs_go_on_anywhere(machine):
+    """The state of a slice goes to whoever has it next: on a device, or on a host."""
+    job = machine.job(AVERAGED, batch="{global: 48, micro: 8}", comm="{reduction: reproducible}", optimizer="{type: adam, lr: 0.01}")
+    machine.train("whole", job)
+    for steps, ranks, transport, shard in ((1, 3, "nccl", "optimizer"), (2, 2, "mpi", "optimizer"), (3, 5, "nccl", "none"),
+                                           (4, 5, "nccl", "optimizer"), (5, 3, "auto", "gradients"), (6, 1, "auto", "optimizer"),
+                                           (8, 4, "nccl", "optimizer")):
+        sets = [f"train.steps={steps}", f"comm.transport={transport}", f"parallel.shard={shard}"]
+        machine.train("parts", job, ranks=ranks, sets=sets)
+    assert machine.newest("parts") == machine.newest("whole")
+
+
+def allocated(machine, name):
+    """Bytes of device memory of each process."""
+    return [sum(int(n) for n in re.findall(r"^cuMemAlloc (\d+)", path.read_text(), re.M)) for path in machine.path.glob(f"{name}*")]
+
+
+def test_each_has_a_part_of_the_state(machine):
+    """Two slots of a million weights, on four devices; each also has room for a piece of all."""
+    job = machine.job(DENSE, data="{train: synthetic, synthetic: {samples: 48, shape: [1000]}}", checkpoint="{every: never}",
+                      model="{type: mlp, hidden: [1000], outputs: 10}", train="{steps: 2}", optimizer="{type: adam}")
+    machine.train("tuned", job, ranks=4)
+    for shard in ("none", "optimizer"):
+        machine.train(shard, job, ranks=4, sets=[f"parallel.shard={shard}"], FAKEGPU_LOG=str(machine.path / f"calls-{shard}-%p"))
+    floats = 1000 * 1000 + 1000 * 10
+    saved = max(allocated(machine, "calls-none")) - max(allocated(machine, "calls-optimizer"))
+    assert abs(saved - 4 * floats * (2 * 3 / 4 - 1)) < 0.01 * 4 * floats, saved
+
+
+def test_few_and_large_pieces(machine):
+    """A layer of 9 million weights goes in two pieces, with nothing left out."""
+    job = machine.job(DENSE, data="{train: synthetic, synthetic: {samples: 48, shape: [3000]}}", checkpoint="{every: never}",
+                      model="{type: mlp, hidden: [3000], outputs: 10}", train="{steps: 3}", loss="cross_entropy", log="{every: 1 steps}")
+    machine.train("one", job)
+    log = machine.path / "log"
+    machine.train("linked", job, ranks=2, FAKEGPU_LOG=f"{log}%p")
+    np.testing.assert_allclose(machine.losses("linked"), machine.losses("one"), rtol=1e-5)
+    for path in machine.path.glob("log*"):
+        sums = [int(n) for n in re.findall(r"^ncclReduceScatter (\d+)", path.read_text(), re.M)]
+        assert len(sums) == 6 and max(sums) == 4 << 20, sums
+
+
+@pytest.mark.parametrize("call", ["ncclReduceScatter:1", "ncclReduceScatter:5", "ncclAllGather:4", "ncclAllReduce:6", "cuGraphLaunch:7+"])
+def test_a_failing_part_takes_all_along(machine, call):
+    test_device_links.assert_a_failure_takes_all_along(machine, {**CNN, "parallel": "{shard: optimizer}"}, call)
+
+
+@pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
+def test_weights_are_shown(machine, reduction):
+    """Rank 0 alone shows them; of the gradient each rank has a part."""
+    job = machine.job(CNN, batch="{global: 48, micro: 8}", comm=f"{{reduction: {reduction}}}", log="{every: 2 steps, tensorboard: true}")
+    machine.train("one", job)
+    machine.train("linked", job, ranks=3)
+    machine.assert_same_run("linked", "one", 1e-2)
