@@ -1,6 +1,5 @@
 /* The device that runs on the CPU (fake.h): that it finds the errors it is made to find, and
  * computes right results. It is opened as a job opens it. */
-#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -440,25 +439,6 @@ static void the_host_cannot_touch_it(void **state)
     WORKS(cuMemFree(touched));
 }
 
-static void *without_context(void *result)
-{
-    size_t unused, total;
-
-    *(CUresult *)result = lib.cuMemGetInfo(&unused, &total);
-    return NULL;
-}
-
-static void each_thread_has_a_context(void **state)
-{
-    CUresult result = CUDA_SUCCESS;
-    pthread_t thread;
-
-    (void)state;
-    assert_int_equal(pthread_create(&thread, NULL, without_context, &result), 0);
-    pthread_join(thread, NULL);
-    assert_int_equal(result, CUDA_ERROR_INVALID_CONTEXT);
-}
-
 /* The work of such a process: it prints the devices, and leaves memory and a stream allocated. */
 static int leave_things(void)
 {
@@ -585,7 +565,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_wrong_is_refused),
         cmocka_unit_test(failures_on_demand),
         cmocka_unit_test(the_host_cannot_touch_it),
-        cmocka_unit_test(each_thread_has_a_context),
         cmocka_unit_test(devices_that_are_visible),
         cmocka_unit_test(what_is_told),
     };

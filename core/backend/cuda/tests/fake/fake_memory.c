@@ -260,16 +260,23 @@ bool fake_memory_check(int device, const struct fakegpu_work *work, const char *
     return true;
 }
 
-void fake_memory_open(void)
+/* Each thread that works needs this, also while the memory is open for another one: helper threads
+ * block all signals, and a fault that is blocked ends the process. */
+static void take_faults(void)
 {
     sigset_t faults;
 
-    if (memory.opened++ > 0 || !protects())
-        return;
     sigemptyset(&faults);
     sigaddset(&faults, SIGSEGV);
-    pthread_sigmask(SIG_UNBLOCK, &faults, NULL); /* helper threads block all signals */
+    pthread_sigmask(SIG_UNBLOCK, &faults, NULL);
     handle_faults();
+}
+
+void fake_memory_open(void)
+{
+    memory.opened++;
+    if (protects())
+        take_faults();
 }
 
 void fake_memory_shut(void)
