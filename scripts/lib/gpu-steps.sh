@@ -258,14 +258,17 @@ resume() {
     seen ok "stopped after $half of $whole steps: the same $(wc -c <"$work/once/checkpoints/latest") bytes"
 }
 
-reproducible() { # PRECISION RANKS[:pipeline]...
+reproducible() { # PRECISION RANKS[:pipeline|:shard]...
     local precision=$1 way ranks words said='' steps=300 micro=16
     shift
     take_job mnist-cnn
     if [ "$quick" = 1 ]; then steps=8 micro=8; fi
     for way in "$@"; do
-        ranks=${way%:*} words=() said+="${said:+, }${way/:pipeline/ as stages}"
-        [ "$way" = "$ranks" ] || words=(--set "parallel.pipeline=$ranks")
+        ranks=${way%:*} words=() said+="${said:+, }$ranks"
+        case $way in
+        *:pipeline) words=(--set "parallel.pipeline=$ranks") said+=' as stages' ;;
+        *:shard) words=(--set parallel.shard=optimizer) said+=' that divide the update' ;;
+        esac
         train "same-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$precision" --set comm.reduction=reproducible \
             --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" "${words[@]}" ||
             seen failed "ranks $said: $(last_line "$work/same-$ranks.txt")"

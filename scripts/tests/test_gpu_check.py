@@ -177,13 +177,14 @@ def test_rehearsal(archive, tmp_path, part):
         assert "the same" in rows["resume"][1] and "ranks 1, 2, 4: the same" in rows["reproducible"][1]
         assert "ranks 1, 2 as stages: the same" in rows["pipeline"][1] and "without MNIST" in rows["mnist"][1]
     elif part == "m":
-        assert "3 GPUs; on a node from GPU to GPU (P2P/CUMEM)" in rows["several-gpus"][1] and "ranks 1, 2, 3: the same" in rows["bytes"][1]
+        assert "3 GPUs; on a node from GPU to GPU (P2P/CUMEM)" in rows["several-gpus"][1] and "ranks 1, 2, 3, 3 that divide the update: the same" in rows["bytes"][1]
         assert re.fullmatch(r"NCCL and MPI, 2 ranks: loss (\S+) and \S+, weights differ by up to \S+; 3 ranks: .*", rows["transports"][1])
         for name in ("killed", "killed-mpi"):
             assert re.search(r"exit 71 after [\d.]+ s, .* resumed at step \d+, at step \d+ (the same bytes|weights that differ by up to \S+) as", rows[name][1])
         assert re.search(r"^\| 3 \| NCCL 2\.28\.3: .* for 33\.6 MB; bus bandwidth .* \|", text, re.M), text
         times = re.findall(r"^\| (mlp4k|resnet50) \| (\d) \| [\d.]+ \(\d+ %\) \|", text, re.M)
         assert times == [(model, ranks) for model in ("mlp4k", "resnet50") for ranks in "123"], text
+        assert re.findall(r"^\| mlp4k \| (\d) \| \S+ \(\d+ %\) \| [\d.]+ \(\d+ %\) \|", text, re.M) == ["2", "3"], text
     else:
         speeds = re.findall(r"^\| (\w+) \| (\d+) \| (tf32|bf16) \| [\d.]+ \| - \| - \| - \| - \| - \|$", text, re.M)
         wanted = [(step[6:], size, kind) for step in chosen if step.startswith("speed-") and step != "speed-resnet50"
