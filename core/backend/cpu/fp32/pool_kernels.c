@@ -153,21 +153,26 @@ DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct
             FOR_WINDOWS(s, false, 1, body)                                                         \
     } while (0)
 
-/*
- * The common case, windows of 2 x 2 side by side in blocks of 16, as a shape with constants in it:
- * then the compiler unrolls it all, which is several times as fast. False: it is another case.
- */
+/* The common case: windows of 2 x 2 side by side, all of them inside. */
+DPT_INLINE bool are_halves(const struct dpt_pool_shape *s)
+{
+    for (int i = 0; i < 2; i++)
+        if (s->kernel[i] != 2 || s->stride[i] != 2 || s->before[i] != 0 || s->out[i] * 2 > s->in[i])
+            return false;
+    return true;
+}
+
+/* That case in blocks of 16, as a shape with constants in it: then the compiler unrolls it all,
+ * which is several times as fast. False: it is another case. */
 DPT_INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *constant)
 {
     *constant = *s;
     for (int i = 0; i < 2; i++) {
-        if (s->kernel[i] != 2 || s->stride[i] != 2 || s->before[i] != 0 || s->out[i] * 2 > s->in[i])
-            return false;
         constant->kernel[i] = constant->stride[i] = 2;
         constant->before[i] = 0;
     }
     constant->block = 16;
-    return s->block == 16;
+    return s->block == 16 && are_halves(s);
 }
 
 #define FOR_HALVES_OR_BLOCKS(s, constant, body)                                                    \
@@ -177,6 +182,83 @@ DPT_INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *co
         else                                                                                       \
             FOR_BLOCKS(s, body);                                                                   \
     } while (0)
+
+/*
+ * The same where channels lie apart, as in planes: a lane is a column of the output. The last
+ * columns of a row are computed twice where they are not a multiple of the lanes, since that writes
+ * what is there. The compiler makes scalars of such loops, so these are its vectors; a comparison
+ * gives -1 in each lane in which it holds.
+ */
+enum { COLUMNS = 8 };
+typedef float floats __attribute__((vector_size(4 * COLUMNS), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * COLUMNS), aligned(4), may_alias));
+
+DPT_INLINE bool has_columns(const struct dpt_pool_shape *s)
+{
+    return s->block == 1 && are_halves(s) && s->out[1] >= COLUMNS;
+}
+
+/* Walks all runs of columns: `out` counts output elements, `in` is the first element of the first
+ * window. */
+#define FOR_COLUMNS(s, body)                                                                       \
+    for (int64_t line = 0; line < (s)->planes * (s)->out[0]; line++) {                             \
+        const int64_t plane = line / (s)->out[0], row = line % (s)->out[0];                        \
+                                                                                                   \
+        for (int32_t column = 0; column < (s)->out[1]; column += COLUMNS) {                        \
+            const int32_t last = (s)->out[1] - COLUMNS, at = column < last ? column : last;        \
+            const int64_t out = line * (s)->out[1] + at;                                           \
+            const int64_t in = (plane * (s)->in[0] + 2 * row) * (s)->in[1] + 2 * at;               \
+                                                                                                   \
+            body;                                                                                  \
+        }                                                                                          \
+    }
+
+DPT_INLINE void take(const floats *p, int32_t number, floats *best, ints *where)
+{
+    const ints wins = (ints)(*p > *best) | (ints)(*p != *p);
+
+    *where = (*where & ~wins) | (wins & number);
+    *best = (floats)(((ints)*best & ~wins) | ((ints)*p & wins));
+}
+
+/* row: elements from one row of the plane to the next. */
+DPT_INLINE void max_columns(const float *x, int32_t row, bool relu, float *y, int32_t *argmax)
+{
+    const floats zeros = {0};
+    floats best = {0};
+    ints where = {0};
+
+    for (int32_t k = 0; k < 2; k++) {
+        const floats *p = (const floats *)(x + (int64_t)k * row);
+        const floats even = __builtin_shufflevector(p[0], p[1], 0, 2, 4, 6, 8, 10, 12, 14),
+                     odd = __builtin_shufflevector(p[0], p[1], 1, 3, 5, 7, 9, 11, 13, 15);
+
+        if (k == 0)
+            best = even;
+        take(&even, 2 * k, &best, &where);
+        take(&odd, 2 * k + 1, &best, &where);
+    }
+    if (relu) {
+        where |= ~(ints)(best > zeros);
+        best = (floats)((ints)best & ~(ints)(best < zeros));
+    }
+    if (argmax != NULL)
+        *(ints *)argmax = where;
+    *(floats *)y = best;
+}
+
+DPT_INLINE void max_back_columns(const float *dy, const int32_t *argmax, int32_t row, float *dx)
+{
+    const ints where = *(const ints *)argmax, all = *(const ints *)dy;
+
+    for (int32_t k = 0; k < 2; k++) {
+        const ints even = (ints)(where == 2 * k) & all, odd = (ints)(where == 2 * k + 1) & all;
+        ints *p = (ints *)(dx + (int64_t)k * row);
+
+        p[0] = __builtin_shufflevector(even, odd, 0, 8, 1, 9, 2, 10, 3, 11);
+        p[1] = __builtin_shufflevector(even, odd, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+}
 
 /* Whether windows share elements; whether each element lies in one. */
 DPT_INLINE bool overlaps(const struct dpt_pool_shape *s)
@@ -203,6 +285,11 @@ DPT_INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *
 {
     struct dpt_pool_shape constant;
 
+    if (has_columns(s)) {
+        FOR_COLUMNS(
+            s, max_columns(x + in, s->in[1], relu, y + out, argmax != NULL ? argmax + out : NULL));
+        return;
+    }
 #define BODY(shape, lanes)                                                                         \
     max_window(shape, &w, lanes, relu, x + in + c, y + out, argmax != NULL ? argmax + out : NULL)
     FOR_HALVES_OR_BLOCKS(s, constant, BODY);
@@ -225,6 +312,10 @@ DPT_VECTOR void dpt_maxpool_back(const struct dpt_pool_shape *s, const float *dy
 
     if (overlaps(s) || !covers(s))
         clear(s, dx);
+    if (has_columns(s)) {
+        FOR_COLUMNS(s, max_back_columns(dy + out, argmax + out, s->in[1], dx + in));
+        return;
+    }
 #define BODY(shape, lanes)                                                                         \
     max_back_window(shape, &w, lanes, overlaps(shape), dy + out, argmax + out, dx + in + c)
     FOR_HALVES_OR_BLOCKS(s, constant, BODY);
