@@ -310,10 +310,9 @@ WORK(norm, dpt_cuda_norm_args)
 
 WORK(norm_chunks, dpt_cuda_norm_args)
 {
-    const int64_t part = a->chunks > 0 ? ceil_div(a->n * a->listed, a->chunks) : 0;
-
     w->blocks = dpt_cuda_chunk_blocks(a->chunks);
-    w->bytes = w->element * (part + a->state_n) + 24 * a->listed;
+    w->bytes = w->element * (smaller(a->n, a->listed * DPT_SUM_OF_SQUARES_CHUNK) + a->state_n) +
+               24 * a->listed;
 }
 
 WORK(norm_decide, dpt_cuda_norm_args)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program/program_time.h"
+#include "core/base/memory.h"
 
 /* --- what launches change --------------------------------------------------------------------- */
 
@@ -16,7 +17,7 @@ struct range {
     int64_t bytes;
 };
 
-enum { RANGES = 6 + DPT_MAX_SLOTS };
+enum { FIXED = 6 };
 
 static bool has(const struct range *ranges, int n, const void *at)
 {
@@ -27,31 +28,37 @@ static bool has(const struct range *ranges, int n, const void *at)
 
 /*
  * The ranges of memory that repeated launches change and a later step reads. The layers' outputs
- * and their gradients are not among them, since each step writes them before it reads them.
+ * and their gradients are not among them, since each step writes them before it reads them. ranges:
+ * FIXED, and as many as all records have slots.
  */
-static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES])
+static int changes(const struct dpt_cuda_program *p, struct range *ranges)
 {
     const struct dpt_cuda_lists *l = p->lists;
     const int64_t *bytes = l->memory_layout.bytes;
-    const struct range fixed[] = {
+    const struct range fixed[FIXED] = {
         {p->control, sizeof *p->control},         {p->state, sizeof *p->state},
         {p->metric_sums, sizeof *p->metric_sums}, {p->params, bytes[DPT_CUDA_PARAMS]},
         {l->copies, bytes[DPT_CUDA_COPIES]},      {p->gradient, bytes[DPT_CUDA_GRADIENT]}};
-    const int64_t slot = p->spec.graph->floats * (int64_t)sizeof(float);
     int n = 0;
 
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+    for (int i = 0; i < FIXED; i++) {
         if (fixed[i].bytes > 0)
             ranges[n++] = fixed[i];
     }
     for (int i = 0; i < l->n_records; i++) {
         const struct dpt_cuda_entry *e = &l->records[i].entry;
 
-        if (e->what != DPT_CUDA_KERNEL || e->span != DPT_SPAN_OPTIMIZER)
+        const struct dpt_cuda_update_args *update = &e->args.update;
+        const int64_t end = update->end < update->n ? update->end : update->n;
+
+        if (e->what != DPT_CUDA_KERNEL || e->span != DPT_SPAN_OPTIMIZER || end <= update->first)
             continue;
-        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) /* of the rule, and of the average after it */
-            if (e->args.update.slot[k] != NULL && !has(ranges, n, e->args.update.slot[k]))
-                ranges[n++] = (struct range){e->args.update.slot[k], slot};
+        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) { /* of the rule, and of the average */
+            float *at = update->slot[k] != NULL ? update->slot[k] + update->first : NULL;
+
+            if (at != NULL && !has(ranges, n, at))
+                ranges[n++] = (struct range){at, (end - update->first) * (int64_t)sizeof *at};
+        }
     }
     return n;
 }
@@ -123,13 +130,16 @@ static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *er
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     struct dpt_cuda_lists *l = p->lists;
-    struct range ranges[RANGES];
-    const int n = changes(p, ranges);
+    const size_t most = FIXED + (size_t)l->n_records * DPT_RULE_MOST_SLOTS;
     enum dpt_status status = DPT_OK, back;
     struct dpt_error ignored;
+    struct range *ranges = NULL;
     CUdeviceptr saved = 0;
     int64_t bytes = 0;
+    int n;
 
+    DPT_TRY(DPT_ALLOCATE(ranges, most, "the times of launches", err));
+    n = changes(p, ranges);
     for (int k = 0; k < n; k++)
         bytes += ranges[k].bytes;
     DPT_TRY(allocate(p, bytes, &saved, err));
@@ -146,6 +156,7 @@ out:
         lib->cuStreamSynchronize(p->ctx.compute);
         lib->cuMemFree(saved);
     }
+    dpt_free(ranges);
     return status;
 }
 

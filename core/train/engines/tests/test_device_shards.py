@@ -90,6 +90,13 @@ def test_a_failing_part_takes_all_along(machine, call):
     test_device_links.assert_a_failure_takes_all_along(machine, {**CNN, "parallel": "{shard: optimizer}"}, call)
 
 
+def test_launches_are_timed(machine):
+    """Repeated launches leave the optimizer's state as it was, of which a rank has a part."""
+    job = machine.job(DENSE, optimizer="{type: adam}")
+    result = dpt.run("bench", job, "--steps", "4", "--set", "device.kind=cuda", "--set", "parallel.shard=optimizer", ranks=2, env=machine.environment)
+    assert result.code == 0 and re.search(r"^step norm_decide +[\d.]+ ", result.out, re.M) and "step adam" in result.out, result
+
+
 @pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
 def test_weights_are_shown(machine, reduction):
     """Rank 0 alone shows them; of the gradient each rank has a part."""
