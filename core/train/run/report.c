@@ -139,6 +139,19 @@ static void log_device(const struct dpt_trainer *t)
                  dpt_job_precision(t->job), text);
 }
 
+static void log_shards(const struct dpt_layout *l, struct dpt_log *log)
+{
+    static const char *const what[DPT_SHARD_COUNT] = {
+        [DPT_SHARD_OPTIMIZER] = "the optimizer's state",
+        [DPT_SHARD_GRADIENTS] = "the optimizer's state and the gradients",
+        [DPT_SHARD_PARAMETERS] = "the optimizer's state, the gradients and the weights",
+    };
+
+    if (l->updaters > 1)
+        dpt_log_info(log, "  shards   %s, a part on each of %d %s", what[l->job->parallel.shard],
+                     l->updaters, l->on_device ? "GPUs" : "ranks");
+}
+
 static void log_header(const struct dpt_run *run, const int32_t *threads, double cores)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -175,6 +188,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads, double
     dpt_layout_describe_parts(&t->layout, &text);
     if (text.length > 0)
         dpt_log_info(t->log, "  tensor   %s", text.text);
+    log_shards(&t->layout, t->log);
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");

@@ -39,6 +39,7 @@ def test_steps_are_those_of_one_rank(machine, sections, ranks, tolerance):
     machine.train("one", job)
     result = machine.train("linked", job, ranks=ranks)
     assert header(result, "sums") == "by NCCL 2.28.3"
+    assert header(result, "shards") == f"the optimizer's state, a part on each of {ranks} GPUs"
     assert dpt.events(machine.path / "linked", "run")[0]["shard"] == "optimizer"
     machine.assert_same_run("linked", "one", 10 * tolerance)
 
