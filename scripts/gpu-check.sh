@@ -134,6 +134,7 @@ a  | program         | 60 | unit test_cuda_program        | forward and backward
 a  | kernels         | 40 | unit test_cuda_device_layers  | our kernels for layers and losses compute on the GPU what they compute on the host
 a  | kernels-joins   | 45 | unit test_cuda_device_joins   | likewise those for joins and batch norm
 a  | kernels-arena   | 30 | unit test_cuda_device_arena   | likewise those that work on all parameters: casts, sums, norms, hashes, gathering of samples
+a  | kernels-sums    | 30 | unit test_cuda_device_sums    | likewise sums over rows, over ranks along the tree, and norms in chunks
 a  | kernels-update  | 30 | unit test_cuda_device_update  | likewise the optimizers' updates, bit for bit
 a  | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp16 and its loss scale
 a  | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix products and dense layers give what plain loops give

@@ -78,7 +78,7 @@ sanitize() { # TOOL
     compute-sanitizer --version
     ! compute-sanitizer --help | grep -q -e '--kernel-name ' || options=(--kernel-name kernel_substring=dpt_cuda)
     # One launch in ten is enough for it, and takes a tenth of the time.
-    for file in test_cuda_device_layers test_cuda_device_arena; do
+    for file in test_cuda_device_layers test_cuda_device_arena test_cuda_device_sums; do
         DPT_CUDA_EVERY=10 compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no "${options[@]}" "$tests/$file" ||
             seen failed "$file: exit $?, see the log"
     done

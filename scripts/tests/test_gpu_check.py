@@ -27,7 +27,7 @@ sleep sort tail tar tee timeout touch tr uname wc xargs""".split()
 
 # Steps that are test programs, which run beside this one anyway (kernels-arena and errors stand for them), and those that do in a
 # rehearsal what another step does: for all models it has the one small job.
-BESIDE = """kernels kernels-joins kernels-update kernels-fp16 matmul steps program graphs algorithms convolutions
+BESIDE = """kernels kernels-joins kernels-sums kernels-update kernels-fp16 matmul steps program graphs algorithms convolutions
 job-tf32 job-fp16 mnist-cnn-bf16 start-up-resnet50 profile-resnet50 mnist-cnn-tf32 mnist-cnn-fp16 mnist-mlp-bf16 speed-mlp speed-mnistcnn speed-mlp4k profile-mlp profile-mnistcnn profile-mlp4k
 transports-bf16 bytes-bf16 ddp-mlp4k""".split()
 
@@ -226,8 +226,8 @@ def test_hangs_crashes_and_garbage(archive, tmp_path):
     out = tmp_path / "out"
     code, printed, rows, text = check(archive, "a", out, "--only", "kernels.*|first-job", "--limit", "8", here=here)
     assert code == 1, printed
-    assert list(rows) == ["first-job", "kernels", "kernels-joins", "kernels-arena", "kernels-update", "kernels-fp16"]
-    assert [state for state, _ in rows.values()] == ["ok", "failed", "ok", "failed", "failed", "ok"], text
+    assert list(rows) == ["first-job", "kernels", "kernels-joins", "kernels-arena", "kernels-sums", "kernels-update", "kernels-fp16"]
+    assert [state for state, _ in rows.values()] == ["ok", "failed", "ok", "failed", "ok", "failed", "ok"], text
     assert re.match(r"stopped after \d+ s.*; the last it said: (as far as this|\d+)", rows["kernels"][1])
     assert "exit 139" in rows["kernels-arena"][1] and "exit 1" in rows["kernels-update"][1]
     assert "\033" not in text and text.isascii() and len(text) < 40_000
