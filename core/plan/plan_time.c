@@ -166,14 +166,17 @@ static int most_blocks(const struct step *d)
     return most;
 }
 
+/* Whether sums follow the tree of core/comm/sums/tree.h: those of owners always do. */
+static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
+{
+    return p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || l->owners > 1;
+}
+
 /* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
 static bool sums_in_memory(const struct dpt_plan *p, const struct step *d)
 {
-    const struct dpt_job *job = p->job;
-
-    return d->layout->node_replicas > 1 && d->nodes == 1 &&
-           job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
-           job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
+    return d->layout->node_replicas > 1 && d->nodes == 1 && !along_tree(p, d->layout) &&
+           p->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
 /* The part of the sum between nodes that may go on while the last round goes back. */
@@ -181,7 +184,7 @@ static double overlapped(const struct dpt_plan *p, const struct step *d)
 {
     const struct dpt_layout *l = d->layout;
     const int wanted = p->job->comm.overlap;
-    const int buckets = dpt_gradient_buckets(l, d->nodes);
+    const int buckets = along_tree(p, l) ? 0 : dpt_gradient_buckets(l, d->nodes);
     const bool free = p->cores >= (double)l->node_ranks * (l->threads + 1) - 1e-6;
 
     if (buckets == 0 || wanted == DPT_OVERLAP_NEVER || (wanted == DPT_OVERLAP_AUTO && !free))
@@ -196,7 +199,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     const double all = (double)p->layout.gradient_workers * l->node_replicas,
                  busy = fmin(all, p->cores);
     const double add = add_seconds(p, d);
-    const bool tree = p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    const bool tree = along_tree(p, l);
     const bool flat = !tree && p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =

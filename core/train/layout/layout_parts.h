@@ -18,7 +18,7 @@ int32_t dpt_layout_choose_micro(const struct dpt_layout *l, int32_t micro_most);
 /* The size, if it follows from the job and the model alone. */
 int32_t dpt_layout_fixed_micro(const struct dpt_job *job, const struct dpt_graph *graph);
 /*
- * How many micro-batches a rank's team computes at once under `reproducible`: as many as form a
+ * How many micro-batches a rank's team computes at once if sums follow a tree: as many as form a
  * node of the reduction's tree; the team adds their gradients while it computes them (backend.h,
  * `sub_batch`). The bits are the same, and weights and gradient are read and written once. In
  * stages it has several such groups in flight, which are smaller so that few stages wait.
