@@ -72,7 +72,7 @@ struct way {
     bool convolves;        /* out */
 };
 
-/* False: the job cannot be trained so, or cannot be planned. */
+/* False: the job cannot be trained so, needs more memory than a GPU has, or cannot be planned. */
 static bool plan_way(const struct dpt_job *job, const struct plans *plans, struct way *way)
 {
     struct dpt_machine machine = usual_machine;
@@ -87,7 +87,7 @@ static bool plan_way(const struct dpt_job *job, const struct plans *plans, struc
     machine.flops *= way->faster;
     planned = plans->good && dpt_job_for_ranks(&sized, way->ranks, &ignored) == DPT_OK &&
               dpt_plan_open(&plan, &sized, &spec, plans->signature.text, &ignored) == DPT_OK &&
-              dpt_plan_time(&plan, &ignored) == DPT_OK;
+              plan.device_bytes <= plan.gpu.memory && dpt_plan_time(&plan, &ignored) == DPT_OK;
     if (planned) {
         way->step = plan.step.total;
         way->exchange = plan.step.local + plan.step.network;

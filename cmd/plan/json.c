@@ -106,6 +106,7 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_int(j, "checkpoint_bytes", (int64_t)p->checkpoint);
     dpt_json_real(j, "reduced_bytes", p->reduced);
     dpt_json_real(j, "gathered_bytes", p->gathered);
+    dpt_json_int(j, "updaters", p->layout.updaters);
     dpt_json_int(j, "exchanges", (int64_t)traffic->exchanges);
     dpt_json_real(j, "exchange_bytes", traffic->largest_exchange);
 }

@@ -26,6 +26,12 @@ bool dpt_plan_has_division(int i)
 
 /* --- one mesh --------------------------------------------------------------------------------- */
 
+bool dpt_plan_mesh_reproducible(const struct dpt_plan_meshes *all,
+                                const struct dpt_plan_candidate *c)
+{
+    return c->shard > DPT_SHARD_OPTIMIZER || c->data < all->spec.ranks;
+}
+
 /* Writes the mesh as a person would after --set; gives how many options. */
 static int write_sets(const struct dpt_plan_meshes *all, const struct dpt_plan_candidate *c,
                       char sets[SETS][SET])
@@ -40,7 +46,7 @@ static int write_sets(const struct dpt_plan_meshes *all, const struct dpt_plan_c
         else if (dpt_plan_has_division(i))
             snprintf(sets[n++], SET, "parallel.%s=%d", dpt_plan_divisions[i], c->by[i]);
     snprintf(sets[n++], SET, "parallel.shard=%s", DPT_CHOICES(DPT_SHARDS)[c->shard]);
-    if (c->shard != DPT_SHARD_NONE || c->data < all->spec.ranks)
+    if (dpt_plan_mesh_reproducible(all, c))
         snprintf(sets[n++], SET, "comm.reduction=reproducible");
     return n;
 }

@@ -155,7 +155,8 @@ static void print_sums(const struct dpt_plan_meshes *all, struct dpt_str *out)
     for (size_t i = 0; i < all->n; i++)
         nccl |= all->list[i].why[0] == '\0' && all->list[i].by_host == NULL;
     if (nccl)
-        dpt_str_printf(out, "sums by NCCL; of stages and shards through the hosts' memory\n");
+        dpt_str_printf(
+            out, "sums by NCCL; of stages, `gradients` and `parameters` by the hosts' memory\n");
     else
         dpt_str_printf(out, "sums through the hosts' memory: %s\n", all->list[0].by_host);
 }
@@ -216,7 +217,7 @@ void dpt_plan_meshes_print(const struct dpt_plan_meshes *all, struct dpt_str *ou
         dpt_str_printf(out, "best: ");
         dpt_plan_mesh_job(first, out);
         dpt_str_printf(out, "\n");
-        if (first->data < all->spec.ranks || first->shard != DPT_SHARD_NONE)
+        if (dpt_plan_mesh_reproducible(all, first))
             dpt_str_printf(out, "      comm: {reduction: reproducible}\n");
         if (first->idle > 0)
             print_idle(first, out);

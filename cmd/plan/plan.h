@@ -104,6 +104,9 @@ enum dpt_status dpt_plan_meshes_open(struct dpt_plan_meshes *all, struct dpt_cli
                                      double limit, bool time, struct dpt_error *err);
 void dpt_plan_meshes_close(struct dpt_plan_meshes *all);
 
+/* Whether the mesh needs comm.reduction: reproducible; else it has the job's. */
+bool dpt_plan_mesh_reproducible(const struct dpt_plan_meshes *all,
+                                const struct dpt_plan_candidate *c);
 /* "16x4"; "parallel: {pipeline: 4}", as the job would have it. */
 void dpt_plan_mesh_text(const struct dpt_plan_candidate *c, struct dpt_str *out);
 void dpt_plan_mesh_job(const struct dpt_plan_candidate *c, struct dpt_str *out);

@@ -321,6 +321,12 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "\n            each rank writes its part beside the training, of a "
                             "copy where\n            a node has memory for one");
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
+    if (p->layout.updaters > 1)
+        dpt_str_printf(out, "optimizer   %d ranks divide its state and the update%s\n",
+                       p->layout.updaters,
+                       p->layout.on_device           ? " on the GPUs"
+                       : p->backend->devices != NULL ? " on the hosts"
+                                                     : "");
     if (p->gathered > 0)
         dpt_str_printf(out, "weights     %s a step to each node, unit by unit\n",
                        bytes_text(p->gathered, a));
@@ -408,10 +414,10 @@ static void print_links(const struct dpt_plan *p, struct dpt_str *out)
     if (p->by_host != NULL)
         dpt_str_printf(out, "; sums through the hosts' memory:\n%s", p->by_host);
     else if (p->gpu.nvlink > 0)
-        dpt_str_printf(out, "; sums by NCCL, NVLink %s/s each way",
+        dpt_str_printf(out, "; sums by NCCL:\nNVLink %s/s each way",
                        bytes_text(p->gpu.nvlink, rate));
     else
-        dpt_str_printf(out, "; sums by NCCL, PCIe %s/s each way", bytes_text(p->gpu.pcie, rate));
+        dpt_str_printf(out, "; sums by NCCL:\nPCIe %s/s each way", bytes_text(p->gpu.pcie, rate));
 }
 
 static void print_scales(const struct dpt_plan *p, const struct dpt_plan_scale *scales,

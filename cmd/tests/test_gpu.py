@@ -181,6 +181,8 @@ def test_ranks_auto_takes_as_many_gpus_as_pay(place):
     assert contexts == 2, "the plan's own process has ended with its context; the one that trains has another"
     told = r"^1 GPU would be faster than 3: a step takes about \S+ ms on one, and exchanging its sum \S+ ms \(--ranks auto chooses\)$"
     assert re.search(told, train(place, ranks=3, code=75, output="three", FAKEGPU_DEVICES=3).err, re.M)
+    small = train(place, "--ranks", "auto", code=75, output="small", FAKEGPU_DEVICES=3, FAKEGPU_MEMORY=500_000_000)
+    assert begun(place, "small")["ranks"] == 3 and "--ranks auto" not in small.err, "CUDA's context alone does not fit, by the plan, whoever divides what"
     linked = train(place, "--ranks", "auto", "--set", "comm.transport=auto", code=75, output="linked", FAKEGPU_DEVICES=3, FAKENCCL_VERSION=22803,
                    FAKEGPU_MODEL="NVIDIA H200")
     assert begun(place, "linked")["ranks"] == 3 and "--ranks auto" not in linked.err, "NCCL sums them over NVLink in less time than that takes"

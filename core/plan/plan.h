@@ -92,11 +92,11 @@ struct dpt_plan_step {
     double wait;    /* a stage waits for the others (pipeline bubble) */
     double between; /* messages between stages */
     double data;    /* filling micro-batches */
-    double local;   /* the sum on a node */
-    double network; /* the sum between nodes */
+    double local;   /* the sum on a node, and the gathering of what devices update in parts */
+    double network; /* the same between nodes */
     double update;  /* norm, optimizer, weight layouts */
     double total;
-    enum dpt_plan_link link; /* which takes longest in a sum; of no meaning without one */
+    enum dpt_plan_link link; /* which takes longest in these; of no meaning without them */
     double meetings;         /* how often ranks meet before they sum */
     int32_t micro;
 };

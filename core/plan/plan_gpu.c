@@ -56,7 +56,8 @@ static const double host_sum = 8e9;
  * most, takes some microseconds to start, and while it goes on beside backward, its blocks keep
  * about so much of the multiprocessors.
  */
-static const double reached_link = 0.8, call_start = 15e-6, call_bytes = 32e6, call_takes = 0.125;
+static const double reached_link = 0.8, call_start = 15e-6, call_takes = 0.125;
+static const double call_bytes = 32 << 20;
 /* Bytes from which on a bucket ends with a node. */
 static const double bucket_bytes = 4 << 20;
 /* The share of the device's memory that the data set leaves free (core/backend/cuda). */
@@ -219,7 +220,9 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const double stored = (double)set->bytes;
     /* Else the host updates, and sends one micro-batch after the other. */
     const bool steps = p->layout.on_device;
-    const double slots = steps ? p->layout.slots * learned : 0;
+    /* Ranks that divide the slots have room for what they gather by a call. */
+    const double piece = p->layout.updaters > 1 ? fmin(arena, call_bytes) : 0;
+    const double slots = steps ? p->layout.slots * learned / p->layout.updaters + piece : 0;
     const bool nccl = p->spec.ranks > 1 && p->by_host == NULL;
     const double libraries = context + (nccl ? connections : 0);
     const double sum = libraries + 2 * arena + copies + slots + (double)p->program.values +
@@ -334,37 +337,67 @@ static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dp
     return link;
 }
 
-/* Seconds that the sum of so many floats over the ranks takes on each link. */
-static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l, double floats,
+/* What linked ranks do with a gradient or weights: the bytes that each sends of every byte, and the
+ * messages between nodes that wait for one another. */
+struct exchange {
+    double sent, messages;
+};
+/* Of the buckets of a gradient; of the weights, with shards; and of few numbers. */
+enum { OF_GRADIENT, OF_WEIGHTS, OF_FEW, EXCHANGES };
+
+/* A sum goes up a tree and down again with a ring's bytes; NCCL's reduce-scatter and gathering go
+ * around a ring. */
+static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
+                           struct exchange exchange[EXCHANGES])
+{
+    const double others = (l->replicas - 1.0) / l->replicas;
+    const int nodes = dpt_layout_nodes(l);
+    const struct exchange ring = {others, nodes - 1}, sum = {2 * others, 2 * ceil(log2(nodes))};
+    struct exchange to_owners = ring;
+    double rate;
+    int waiting;
+
+    if (along_tree(p, l)) { /* they send their blocks, past each other also between nodes */
+        const bool network = slowest_link(p, l, &rate) == DPT_PLAN_LINK_NETWORK;
+
+        to_owners.sent *= most_blocks(l, &waiting) * (network ? l->node_replicas : 1);
+        to_owners.messages = nodes > 1;
+    }
+    exchange[OF_WEIGHTS] = ring;
+    exchange[OF_FEW] = sum;
+    if (l->updaters > 1)
+        exchange[OF_GRADIENT] = to_owners;
+    else if (along_tree(p, l))
+        exchange[OF_GRADIENT] =
+            (struct exchange){to_owners.sent + ring.sent, to_owners.messages + ring.messages};
+    else
+        exchange[OF_GRADIENT] = sum;
+}
+
+/* Seconds that so many floats take on each link: of linked devices by that exchange, else of their
+ * sum in the hosts' memory. */
+static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l,
+                        const struct exchange *exchange, double floats,
                         double seconds[DPT_PLAN_LINKS])
 {
     const struct dpt_fabric *f = &p->spec.fabric;
-    const double bytes = floats * WORD, ranks = l->replicas;
-    const int nodes = dpt_layout_nodes(l);
+    const double bytes = floats * WORD;
 
     memset(seconds, 0, DPT_PLAN_LINKS * sizeof *seconds);
-    if (p->by_host == NULL) { /* a tree's messages, a ring's bytes */
-        const double calls = ceil(bytes / call_bytes);
-        const double away = 2 * ceil(log2(nodes)) * (f->latency + 2 * f->overhead);
+    if (p->by_host == NULL) {
         double rate;
         const enum dpt_plan_link link = slowest_link(p, l, &rate);
-        double sent = 2 * (ranks - 1) / ranks;
-        int waiting;
+        const double call = call_start + exchange->messages * (f->latency + 2 * f->overhead);
 
-        /* Ranks send their blocks to those who add them, past each other also between nodes. */
-        if (along_tree(p, l)) {
-            const double past = link == DPT_PLAN_LINK_NETWORK ? l->node_replicas : 1;
-
-            sent = (most_blocks(l, &waiting) * past + 1) * (ranks - 1) / ranks;
-        }
-        seconds[link] = calls * (call_start + away) + sent * bytes / rate;
+        seconds[link] = ceil(bytes / call_bytes) * call + exchange->sent * bytes / rate;
         return;
     }
     /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
      * faster. */
     seconds[DPT_PLAN_LINK_PCIE] = 2 * bytes / p->gpu.pcie / reached_link;
     seconds[DPT_PLAN_LINK_MEMORY] = l->node_replicas > 1 ? 3 * bytes / host_sum : 0;
-    seconds[DPT_PLAN_LINK_NETWORK] = dpt_fabric_allreduce(f, floats, nodes, 3 * WORD / host_sum);
+    seconds[DPT_PLAN_LINK_NETWORK] =
+        dpt_fabric_allreduce(f, floats, dpt_layout_nodes(l), 3 * WORD / host_sum);
 }
 
 static double total(const double seconds[DPT_PLAN_LINKS])
@@ -397,19 +430,30 @@ static void add_sum(const struct dpt_plan *p, const struct dpt_layout *l,
     step->local += left * (1 - between);
 }
 
+static void add_seconds(double all[DPT_PLAN_LINKS], const double seconds[DPT_PLAN_LINKS])
+{
+    for (int i = 0; i < DPT_PLAN_LINKS; i++)
+        all[i] += seconds[i];
+}
+
 /* The sum of a step on the device: a bucket begins once backward of the last micro-batch is through
- * with its nodes, and each of copying down, summing and copying up takes one after another. */
+ * with its nodes, and each of copying down, summing and copying up takes one after another. Ranks
+ * that divide the update gather the weights after it, beside nothing, and sum few numbers before it
+ * twice: what they tell each other, and the norm. */
 static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
                         struct dpt_plan_step *step)
 {
     const struct dpt_graph *g = &p->stage->graph;
     const struct dpt_workload one = alone(p, l->micro);
     double now = 0, down = 0, sum = 0, up = 0, floats = 0;
-    double all[DPT_PLAN_LINKS] = {0}, left;
+    const bool gathers = l->updaters > 1;
+    double all[DPT_PLAN_LINKS] = {0}, after[DPT_PLAN_LINKS] = {0}, seconds[DPT_PLAN_LINKS], left;
+    struct exchange exchange[EXCHANGES];
 
+    find_exchanges(p, l, exchange);
     for (int32_t i = g->n_nodes - 1; i > 0; i--) {
         const int32_t tensors[2] = {g->nodes[i].weight, g->nodes[i].bias};
-        double seconds[DPT_PLAN_LINKS], copy;
+        double copy;
 
         now += node_seconds(p, &one, i, DPT_COMPUTES_BACK);
         for (int k = 0; k < 2; k++)
@@ -417,9 +461,12 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
                 floats += (double)g->tensors[tensors[k]].count;
         if (floats <= 0 || (i > 1 && floats * WORD < bucket_bytes))
             continue;
-        sum_seconds(p, l, floats, seconds);
-        for (int k = 0; k < DPT_PLAN_LINKS; k++)
-            all[k] += seconds[k];
+        if (gathers) {
+            sum_seconds(p, l, &exchange[OF_WEIGHTS], floats, seconds);
+            add_seconds(after, seconds);
+        }
+        sum_seconds(p, l, &exchange[OF_GRADIENT], floats, seconds);
+        add_seconds(all, seconds);
         copy = p->by_host != NULL ? seconds[DPT_PLAN_LINK_PCIE] / 2 : 0;
         down = fmax(down, now) + copy;
         sum = fmax(sum, down) + total(seconds) - 2 * copy;
@@ -429,7 +476,12 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
     left = up - now;
     if (p->by_host == NULL)
         left += call_takes * fmax(0, total(all) - left);
-    add_sum(p, l, all, left, step);
+    for (int i = 0; gathers && i < 2; i++) {
+        sum_seconds(p, l, &exchange[OF_FEW], 1, seconds);
+        add_seconds(after, seconds);
+    }
+    add_seconds(all, after);
+    add_sum(p, l, all, left + total(after), step);
 }
 
 /* The sums of a step in which the host takes part: nothing hides them. */
@@ -443,7 +495,7 @@ static void sum_on_host(const struct dpt_plan *p, const struct dpt_layout *l, in
 
     step->link = DPT_PLAN_LINK_MEMORY;
     if (l->replicas > 1) {
-        sum_seconds(p, l, n, seconds);
+        sum_seconds(p, l, NULL, n, seconds);
         seconds[DPT_PLAN_LINK_NETWORK] *= dpt_gradient_reduction_choose(&p->layout)->sends / 2.0;
         add_sum(p, l, seconds, total(seconds), step);
     }
@@ -463,20 +515,19 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int
     const double rows = (double)micros * l->micro;
     const double sample = (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
     const double memory = p->gpu.bandwidth * reached_bytes, bus = p->gpu.pcie * reached_link;
-    const bool steps = p->layout.on_device;
 
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
-    if (!steps)
+    if (!l->on_device)
         sum_on_host(p, l, micros, step);
     else if (l->replicas > 1)
         sum_buckets(p, l, step);
     if (along_tree(p, l)) /* each micro-batch's gradient is added to what waits, or waits itself */
         step->local += (double)(micros - 1) * 3 * arena / memory;
-    if (steps)
-        step->update = ((4 + 2 * p->layout.slots) * arena + 2 * arena) / memory + 4 * start;
+    if (l->on_device) /* what layers read is derived from all weights */
+        step->update = ((4 + 2 * l->slots) * arena / l->updaters + 2 * arena) / memory +
+                       (4 + (l->updaters > 1 ? ceil(arena / call_bytes) : 0)) * start;
     else /* the host updates what a rank owns, and the device gets the weights */
-        step->update =
-            (3 + 2 * p->layout.slots) * arena / p->layout.owners / host_sum + arena / bus;
+        step->update = (3 + 2 * l->slots) * arena / l->owners / host_sum + arena / bus;
     step->total = a_step + step->compute + step->wait + step->between + step->data + step->local +
                   step->network + step->update;
 }

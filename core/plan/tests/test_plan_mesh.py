@@ -93,7 +93,21 @@ def test_axes_in_shards(tmp_path):
         rounds = found["reduced_bytes"] // found["memory"]["parts"]["weights"]
         sent = (times or rounds + 1) * found["memory"]["parts"]["weights"] * 3 / 4
         assert data["sent_bytes"] == pytest.approx(sent, rel=1e-3), "in rounds the metrics are sent, too"
-        assert pipeline["ranks"] == 1 and pipeline["sent_bytes"] == 0
+        assert pipeline["ranks"] == 1 and pipeline["sent_bytes"] == 0 and found["updaters"] == (1 if kind == "none" else 4)
+
+
+def test_owners_add_along_the_tree_whatever_the_reduction(tmp_path):
+    """So ranks that divide the update on CPUs take as many micro-batches at once, and need and send as much."""
+    text, _ = mlp(256, 3, 64, 10)
+    words = ["--no-trial", "--ranks", 2, "--ranks-per-node", 2, "--set", "parallel.shard=optimizer", "--set", "device={kind: cpu, threads: 2}"]
+    clock = dpt.ticking(tmp_path)
+    found = [planned(tmp_path, text, *words, "--set", f"comm.reduction={kind}", **clock) for kind in ("allreduce", "reproducible")]
+    for key in ("reduced_bytes", "axes", "updaters"):
+        assert found[0][key] == found[1][key], key
+    parts, times = ([f["memory"]["parts"] for f in found], [f["time"]["step"] for f in found])
+    assert {**parts[0], "base": 0, "libraries": 0} == {**parts[1], "base": 0, "libraries": 0} and parts[0]["optimizer"] < parts[0]["weights"] * 1.01
+    assert {**times[0], "seconds": 0, "samples_per_s": 0} == pytest.approx({**times[1], "seconds": 0, "samples_per_s": 0}, rel=1e-3)
+    assert "\noptimizer   2 ranks divide its state and the update\n" in plan(tmp_path, text, *words, "--no-time").stdout
 
 
 @pytest.mark.parametrize("width, layers, ranks", [(8192, 15, 8), (24576, 17, 64), (46080, 48, 1024)])
@@ -211,6 +225,7 @@ def test_meshes_for_a_person(tmp_path):
     rows = meshes(tmp_path, text, "--ranks", 2, "--no-time")["meshes"]
     assert {(row["data"], row["tensor"], row["pipeline"], row["shard"]) for row in rows} \
         == {(1, 2, 1, "none"), (1, 1, 2, "none"), *((2, 1, 1, s) for s in {r["shard"] for r in rows})}
+    assert not any("impossible" in row for row in rows)
     assert "best: without `parallel`\n" in plan(tmp_path, text, "--mesh", "auto", "--no-time").stdout
 
 

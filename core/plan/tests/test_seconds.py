@@ -145,6 +145,8 @@ def test_convolutions_on_eight_gpus(tmp_path, precision):
     words = ["--device", "h100", "--ranks", 8, "--set", f"device.precision={precision}"]
     share, limit = efficiency(gpus(tmp_path, RESNET, *words), "weak")
     assert share[8] > 0.97 and limit[8] is None, (share, limit)
+    share, limit = efficiency(gpus(tmp_path, RESNET, *words, "--set", "parallel.shard=optimizer"), "weak")
+    assert share[8] > 0.97 and limit[8] is None, (share, limit)
     slow, by = efficiency(gpus(tmp_path, RESNET, *words, "--set", "comm.transport=mpi"), "weak")
     if precision == "bf16":
         assert slow[8] < 0.9 and by[8] == "memory", (slow, by)
@@ -152,25 +154,94 @@ def test_convolutions_on_eight_gpus(tmp_path, precision):
         assert slow[8] > 0.97 and by[8] is None, (slow, by)
 
 
+@pytest.mark.parametrize("shard, calls", [("none", 1), ("optimizer", 4)])
 @pytest.mark.parametrize("name, rate, link", [("a100", 300e9, "nvlink"), ("h100", 450e9, "nvlink"), ("b200", 900e9, "nvlink"), ("l40s", 31.5e9, "pcie")])
-def test_the_link_of_a_gpu(tmp_path, name, rate, link):
-    """nccl-tests' bus bandwidth, of which 0.8 of a link's are assumed, is 2 (n - 1) / n of the bytes per second. A call has 32 MB at most and takes
-    15 us to begin. With one bucket nothing of it is beside backward."""
+def test_the_link_of_a_gpu(tmp_path, name, rate, link, shard, calls):
+    """nccl-tests' bus bandwidth, of which 0.8 of a link's are assumed, is 2 (n - 1) / n of the bytes per second, or once that for each of a reduce-scatter
+    and a gathering. A call has 32 MB at most and takes 15 us to begin; with shards there are two more, of few numbers. With one bucket nothing of it
+    is beside backward."""
     job = JOB.replace("device: {kind: cpu, threads: 1}", "").replace("[256]", "[100000]").replace("global: 32", "global: 1024")
-    found = gpus(tmp_path, job, "--device", name, "--ranks", 8)
+    found = gpus(tmp_path, job, "--device", name, "--ranks", 8, "--set", f"parallel.shard={shard}")
     device = found["device"]
     assert device["sums"] == "nccl" and device["sums_why"] is None
     assert (device["nvlink_bytes_per_s"] or device["pcie_bytes_per_s"]) == rate
     bytes_ = 4 * found["parameters"]
     for k in range(1, 4):
         row = found["time"]["scaling"][k]["weak"]
-        want = math.ceil(bytes_ / 32e6) * 15e-6 + 2 * (1 - 0.5 ** k) * bytes_ / (0.8 * rate)
-        assert row["local_sum_s"] == pytest.approx(want, rel=0.05) and row["network_sum_s"] == 0, row
+        want = calls * 15e-6 + 2 * (1 - 0.5 ** k) * bytes_ / (0.8 * rate)
+        assert row["local_sum_s"] == pytest.approx(want, rel=0.03) and row["network_sum_s"] == 0, row
     assert found["time"]["scaling"][3]["weak"]["limit"] == link
+
+
+SHARDED = ["--set", "parallel.shard=optimizer"]
+
+
+@pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_gpus_divide_the_update(tmp_path, ranks, reduction):
+    """Each has its part of Adam's two slots and 32 MB to gather by, and reads and writes 8 floats for each weight of its part; then what layers read is
+    derived from all weights. Of the bytes per second 0.75 are reached."""
+    words = ["--device", "h100", "--ranks", ranks, "--set", f"comm.reduction={reduction}"]
+    whole, parts = gpus(tmp_path, WIDE, *words), gpus(tmp_path, WIDE, *words, *SHARDED)
+    assert (whole["updaters"], parts["updaters"]) == (1, ranks) and parts["device"]["sums"] == "nccl"
+    arena = 4 * whole["parameters"]
+    of = [found["device"]["parts"] for found in (whole, parts)]
+    assert of[0]["optimizer"] == pytest.approx(2 * arena, rel=1e-5) and of[1]["optimizer"] == pytest.approx(2 * arena / ranks + (32 << 20), rel=1e-5)
+    assert {**of[0], "optimizer": 0} == {**of[1], "optimizer": 0} and parts["memory"]["parts"]["optimizer"] == of[0]["optimizer"], "the host has all of it"
+    assert parts["axes"] == whole["axes"], "it sends as much"
+    for found, divisor in ((whole, 1), (parts, ranks)):
+        seconds = (8 * arena / divisor + 2 * arena) / (0.75 * 3.35e12)
+        assert found["time"]["step"]["update_s"] == pytest.approx(seconds, abs=1.1e-4), "and the start of some kernels"
+    out = dpt.run("plan", tmp_path / "gpus.yaml", *words, *SHARDED).out
+    assert f"\noptimizer   {ranks} ranks divide its state and the update on the GPUs\n" in out and max(map(len, out.splitlines())) <= 80, out
+
+
+@pytest.mark.parametrize("words, better", [(["batch.micro=4096"], 0.997), (["batch.micro=256"], 0.994), (["comm.reduction=reproducible"], 0.994)])
+def test_a_node_takes_shorter_steps_if_it_divides_the_update(tmp_path, words, better):
+    words = ["--device", "h100", "--ranks", 8, *(w for word in words for w in ("--set", word))]
+    (whole, _), (share, limit) = (efficiency(gpus(tmp_path, WIDE, *words, *more), "strong") for more in ([], SHARDED))
+    assert share[8] > whole[8] > 0.85 and limit[8] is None, (share, whole)
+    whole, parts = (gpus(tmp_path, WIDE, *words, *more)["time"]["step"] for more in ([], SHARDED))
+    assert parts["seconds"] < better * whole["seconds"] and parts["update_s"] < 0.4 * whole["update_s"], (whole, parts)
+
+
+def test_what_was_updated_is_gathered_beside_nothing(tmp_path):
+    """Over nodes that takes longer than the update of everything, if gradients are summed beside backward; and the table names the network. A gathering goes
+    around a ring: it waits for a message of each node but one, in each call."""
+    words = ["--device", "h100", "--ranks", 64, *SHARDED]
+    share, limit = efficiency(gpus(tmp_path, WIDE, *words), "strong")
+    assert share[64] > 0.60 and limit[64] == "network", (share, limit)
+    near, far = (gpus(tmp_path, WIDE, *words, "--latency", us)["time"]["step"]["network_sum_s"] for us in (2, 1002))
+    calls = math.ceil(4 * 299933850 / (32 << 20))
+    assert far - near > calls * 7 * 1e-3, "the gradients' sums, of which some are beside backward, come to it"
+    tree = [gpus(tmp_path, WIDE, "--device", "h100", "--ranks", 64, "--set", "comm.reduction=reproducible", *more)["time"]["step"]["seconds"]
+            for more in ([], SHARDED)]
+    assert tree[1] < tree[0], "along the tree blocks keep the network busy, and sums are not beside backward, either"
+
+
+@pytest.mark.parametrize("ranks, words", [(8, []), (8, ["comm.reduction=reproducible"]), (16, []), (16, ["comm.reduction=reproducible"])])
+def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
+    """With the job's own reduction; the shorter step is the best that fits, and stages leave the GPUs."""
+    words = ["--device", "h100", "--ranks", ranks, "--fabric", 100, "--bandwidth", 3200, *(w for word in words for w in ("--set", word))]
+    rows = gpus(tmp_path, WIDE, *words, "--mesh", "auto")["meshes"]
+    data = {row["shard"]: row for row in rows if row["data"] == ranks}
+    assert [data[shard]["sums"] for shard in ("none", "optimizer", "gradients", "parameters")] == ["nccl", "nccl", "host", "host"]
+    for shard in ("none", "optimizer"):
+        own = gpus(tmp_path, WIDE, *words, "--set", f"parallel.shard={shard}")
+        assert data[shard]["seconds"] == own["time"]["step"]["seconds"] and data[shard]["memory"]["rank"] == own["device"]["bytes"]
+    assert rows[0] == min((data["none"], data["optimizer"]), key=lambda row: row["seconds"])
+    if ranks == 8:
+        assert rows[0]["shard"] == "optimizer"
+    between = (data["none"]["memory"]["rank"] + data["optimizer"]["memory"]["rank"]) / 2e9
+    out = dpt.run("plan", tmp_path / "gpus.yaml", *words, "--mesh", "auto", "--memory", f"{between}GB").out
+    assert "\nbest: parallel: {shard: optimizer}\nand " in out and max(map(len, out.splitlines())) <= 80, out
+    assert "sums by NCCL; of stages, `gradients` and `parameters` by the hosts' memory\n" in out
 
 
 @pytest.mark.parametrize("words, why", [
     (["comm.transport=mpi"], "comm.transport: mpi"),
+    (["comm.transport=mpi", "parallel.shard=optimizer"], "comm.transport: mpi"),
+    (["comm.reduction=reproducible", "parallel.shard=gradients"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "parallel.pipeline=2"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "train.on_nan=skip"], "the host takes part in the steps"),
     (["log.hashes=true"], "the host takes part in the steps"),
