@@ -340,19 +340,20 @@ static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dp
 /* What linked ranks do with a gradient or weights: the bytes that each sends of every byte, and the
  * messages between nodes that wait for one another. */
 struct exchange {
-    double sent, messages;
+    double sent, messages, most; /* most: bytes of a call */
 };
 /* Of the buckets of a gradient; of the weights, with shards; and of few numbers. */
 enum { OF_GRADIENT, OF_WEIGHTS, OF_FEW, EXCHANGES };
 
 /* A sum goes up a tree and down again with a ring's bytes; NCCL's reduce-scatter and gathering go
- * around a ring. */
+ * around a ring. All weights are gathered by one call. */
 static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
                            struct exchange exchange[EXCHANGES])
 {
     const double others = (l->replicas - 1.0) / l->replicas;
     const int nodes = dpt_layout_nodes(l);
-    const struct exchange ring = {others, nodes - 1}, sum = {2 * others, 2 * ceil(log2(nodes))};
+    const struct exchange ring = {others, nodes - 1, call_bytes},
+                          sum = {2 * others, 2 * ceil(log2(nodes)), call_bytes};
     struct exchange to_owners = ring;
     double rate;
     int waiting;
@@ -364,12 +365,13 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
         to_owners.messages = nodes > 1;
     }
     exchange[OF_WEIGHTS] = ring;
+    exchange[OF_WEIGHTS].most = INFINITY;
     exchange[OF_FEW] = sum;
     if (l->updaters > 1)
         exchange[OF_GRADIENT] = to_owners;
     else if (along_tree(p, l))
-        exchange[OF_GRADIENT] =
-            (struct exchange){to_owners.sent + ring.sent, to_owners.messages + ring.messages};
+        exchange[OF_GRADIENT] = (struct exchange){to_owners.sent + ring.sent,
+                                                  to_owners.messages + ring.messages, call_bytes};
     else
         exchange[OF_GRADIENT] = sum;
 }
@@ -389,7 +391,8 @@ static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l,
         const enum dpt_plan_link link = slowest_link(p, l, &rate);
         const double call = call_start + exchange->messages * (f->latency + 2 * f->overhead);
 
-        seconds[link] = ceil(bytes / call_bytes) * call + exchange->sent * bytes / rate;
+        seconds[link] =
+            fmax(1, ceil(bytes / exchange->most)) * call + exchange->sent * bytes / rate;
         return;
     }
     /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
@@ -445,7 +448,7 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
 {
     const struct dpt_graph *g = &p->stage->graph;
     const struct dpt_workload one = alone(p, l->micro);
-    double now = 0, down = 0, sum = 0, up = 0, floats = 0;
+    double now = 0, down = 0, sum = 0, up = 0, floats = 0, gathered = 0;
     const bool gathers = l->updaters > 1;
     double all[DPT_PLAN_LINKS] = {0}, after[DPT_PLAN_LINKS] = {0}, seconds[DPT_PLAN_LINKS], left;
     struct exchange exchange[EXCHANGES];
@@ -461,10 +464,7 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
                 floats += (double)g->tensors[tensors[k]].count;
         if (floats <= 0 || (i > 1 && floats * WORD < bucket_bytes))
             continue;
-        if (gathers) {
-            sum_seconds(p, l, &exchange[OF_WEIGHTS], floats, seconds);
-            add_seconds(after, seconds);
-        }
+        gathered += floats;
         sum_seconds(p, l, &exchange[OF_GRADIENT], floats, seconds);
         add_seconds(all, seconds);
         copy = p->by_host != NULL ? seconds[DPT_PLAN_LINK_PCIE] / 2 : 0;
@@ -478,6 +478,10 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
         left += call_takes * fmax(0, total(all) - left);
     for (int i = 0; gathers && i < 2; i++) {
         sum_seconds(p, l, &exchange[OF_FEW], 1, seconds);
+        add_seconds(after, seconds);
+    }
+    if (gathers) {
+        sum_seconds(p, l, &exchange[OF_WEIGHTS], gathered, seconds);
         add_seconds(after, seconds);
     }
     add_seconds(all, after);

@@ -177,24 +177,29 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link, float *at, size_t n,
-                                     CUstream stream, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const float *own = at + (size_t)link->rank * n;
+/* Enqueues one member of a group. Returns NCCL's code. */
+typedef int enqueue_fn(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
+                       CUstream stream);
 
-    DPT_TRY(enter(link, err));
-    DPT_TRY(check(&link->lib, link->comm,
-                  link->lib.ncclAllGather(own, at, n, DPT_NCCL_FLOAT, link->comm, stream),
-                  "ncclAllGather", err));
-out:
-    pthread_mutex_unlock(&link->lock);
-    return status;
+static int gather_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
+                      CUstream stream)
+{
+    return link->lib.ncclAllGather(m->at + (size_t)link->rank * m->n, m->at, m->n, DPT_NCCL_FLOAT,
+                                   link->comm, stream);
 }
 
-enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,
-                                       const struct dpt_cuda_message *messages, int n,
-                                       CUstream stream, struct dpt_error *err)
+static int exchange_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
+                        CUstream stream)
+{
+    const struct dpt_cuda_library *lib = &link->lib;
+
+    return m->sends ? lib->ncclSend(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream)
+                    : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream);
+}
+
+static enum dpt_status enqueue_group(struct dpt_cuda_link *link, enqueue_fn *enqueue,
+                                     const char *what, const struct dpt_cuda_message *messages,
+                                     int n, CUstream stream, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &link->lib;
     enum dpt_status status = DPT_OK;
@@ -203,15 +208,28 @@ enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,
     DPT_TRY(enter(link, err));
     DPT_TRY(check(lib, link->comm, lib->ncclGroupStart(), "ncclGroupStart", err));
     for (const struct dpt_cuda_message *m = messages; m < messages + n && code == 0; m++)
-        code = m->sends ? lib->ncclSend(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream)
-                        : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream);
-    status = check(lib, link->comm, code, "ncclSend or ncclRecv", err);
+        code = enqueue(link, m, stream);
+    status = check(lib, link->comm, code, what, err);
     code = lib->ncclGroupEnd(); /* also after an error: a group must not stay open */
     if (status == DPT_OK)
         status = check(lib, link->comm, code, "ncclGroupEnd", err);
 out:
     pthread_mutex_unlock(&link->lock);
     return status;
+}
+
+enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link,
+                                     const struct dpt_cuda_message *pieces, int count,
+                                     CUstream stream, struct dpt_error *err)
+{
+    return enqueue_group(link, gather_one, "ncclAllGather", pieces, count, stream, err);
+}
+
+enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,
+                                       const struct dpt_cuda_message *messages, int n,
+                                       CUstream stream, struct dpt_error *err)
+{
+    return enqueue_group(link, exchange_one, "ncclSend or ncclRecv", messages, n, stream, err);
 }
 
 /* On the legacy stream: nothing else is under way. */

@@ -32,11 +32,6 @@ enum dpt_status dpt_cuda_link_sum_doubles(struct dpt_cuda_link *link, double *at
  * same call, in the same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_scatter(struct dpt_cuda_link *link, float *at, size_t n,
                                       CUstream stream, struct dpt_error *err);
-/* Enqueues the gathering of all ranks' slices of n floats each, which lie one after another from
- * `at` on; this rank's is there. The same call, in the same order, on all ranks. Errors: RANK. */
-enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link, float *at, size_t n,
-                                     CUstream stream, struct dpt_error *err);
-
 /* n floats that go to another rank's device, or come from there. */
 struct dpt_cuda_message {
     float *at;
@@ -44,6 +39,13 @@ struct dpt_cuda_message {
     int rank;
     bool sends;
 };
+
+/* Enqueues the gathering of all ranks' slices of n floats each, which lie one after another from
+ * `at` on; this rank's is there. count: so many of these, of which `rank` and `sends` are not read,
+ * as one call. The same call, in the same order, on all ranks. Errors: RANK. */
+enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link,
+                                     const struct dpt_cuda_message *pieces, int count,
+                                     CUstream stream, struct dpt_error *err);
 
 /* Enqueues messages as one call: each rank sends what the others receive from it, in the same
  * order. Errors: RANK. */

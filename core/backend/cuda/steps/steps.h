@@ -158,6 +158,7 @@ struct dpt_cuda_steps {
     int n_shared;
     size_t shared_room;
     float *gathered;
+    struct dpt_cuda_message *gathers; /* [n_pieces]: room for those of an arena */
 
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */

@@ -188,8 +188,10 @@ enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error 
     if (!in_chunks(s))
         return DPT_OK;
     DPT_TRY(send_chunks(s, err));
-    if (s->spec.shards)
-        DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    if (!s->spec.shards)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    DPT_TRY(DPT_ALLOCATE(s->gathers, (size_t)s->n_pieces, "the gradient's parts", err));
 out:
     return status;
 }
@@ -198,19 +200,19 @@ void dpt_cuda_slices_close(struct dpt_cuda_steps *s)
 {
     free(s->pieces);
     free(s->shared);
+    dpt_free(s->gathers);
 }
 
 /* --- sums ------------------------------------------------------------------------------------- */
 
-/* Enqueues the gathering of all ranks' slices of a piece, which begins at `at`. The call may wait
- * for other ranks. */
-static enum dpt_status gather(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
-                              float *at, CUstream stream, struct dpt_error *err)
+/* Enqueues the gathering of all ranks' slices of n pieces. The call may wait for other ranks. */
+static enum dpt_status gather(const struct dpt_cuda_steps *s, const struct dpt_cuda_message *pieces,
+                              int n, CUstream stream, struct dpt_error *err)
 {
     enum dpt_status status;
 
     dpt_device_wait_begin(s->p->ctx.waits);
-    status = dpt_cuda_link_gather(s->spec.link, at, (size_t)piece->width, stream, err);
+    status = dpt_cuda_link_gather(s->spec.link, pieces, n, stream, err);
     dpt_device_wait_end(s->p->ctx.waits);
     return status;
 }
@@ -218,12 +220,10 @@ static enum dpt_status gather(const struct dpt_cuda_steps *s, const struct dpt_c
 enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
                                        struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
     for (int i = 0; i < s->n_pieces; i++)
-        DPT_TRY(gather(s, &s->pieces[i], arena + s->pieces[i].first, stream, err));
-out:
-    return status;
+        s->gathers[i] = (struct dpt_cuda_message){.at = arena + s->pieces[i].first,
+                                                  .n = (size_t)s->pieces[i].width};
+    return gather(s, s->gathers, s->n_pieces, stream, err);
 }
 
 enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err)
@@ -233,16 +233,17 @@ enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct
 
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
+        const struct dpt_cuda_message all = {.at = s->p->gradient + piece->first,
+                                             .n = (size_t)piece->width};
 
         if (piece->bucket != bucket)
             continue;
         if (s->tree != NULL)
             DPT_TRY(dpt_cuda_tree_sum(s, piece, err));
         else
-            DPT_TRY(dpt_cuda_link_scatter(s->spec.link, s->p->gradient + piece->first,
-                                          (size_t)piece->width, sums, err));
+            DPT_TRY(dpt_cuda_link_scatter(s->spec.link, all.at, all.n, sums, err));
         if (!s->spec.shards)
-            DPT_TRY(gather(s, piece, s->p->gradient + piece->first, sums, err));
+            DPT_TRY(gather(s, &all, 1, sums, err));
     }
 out:
     return status;
@@ -320,12 +321,13 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
         const int64_t n = smaller(piece->width * s->spec.ranks, floats - piece->first);
+        const struct dpt_cuda_message all = {.at = s->gathered, .n = (size_t)piece->width};
         const float *own = s->gathered + s->spec.rank * piece->width;
 
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemcpyDtoDAsync(dpt_cuda_ptr(own), dpt_cuda_ptr(s->slot[k] + piece->at),
                                        (size_t)piece->width * sizeof *slot, ctx->sums));
-        DPT_TRY(gather(s, piece, s->gathered, ctx->sums, err));
+        DPT_TRY(gather(s, &all, 1, ctx->sums, err));
         DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
         if (n > 0)
             DPT_TRY(dpt_cuda_steps_download(s, slot + piece->first, s->gathered,

@@ -84,6 +84,7 @@ static _Thread_local struct {
     CUstream stream;
     struct dpt_cuda_message messages[MOST_MESSAGES];
     int n;
+    bool other; /* has gatherings, which go their way at once */
 } group;
 
 static struct comm *latest; /* whose call was the last one; a process uses one */
@@ -492,6 +493,7 @@ int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CU
     struct comm *c = comm;
     const struct call s = {c, GATHER, ++c->calls, to, n, NULL, 0};
 
+    group.other = true;
     FAKE(ncclAllGather, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || (const float *)from != (float *)to + (size_t)c->rank * n ||
         type != DPT_NCCL_FLOAT || n > MOST_FLOATS || fakegpu_current() != c->context) {
@@ -524,7 +526,7 @@ int ncclGroupStart(void)
 {
     FAKE(ncclGroupStart, USAGE, "%s", "");
     if (group.depth++ == 0)
-        group.n = 0;
+        group.n = 0, group.other = false;
     return DPT_NCCL_SUCCESS;
 }
 
@@ -572,7 +574,7 @@ int ncclGroupEnd(void)
     if (--group.depth > 0)
         return DPT_NCCL_SUCCESS;
     if (group.n == 0) {
-        if (latest == NULL)
+        if (latest == NULL || group.other)
             return DPT_NCCL_SUCCESS;
         s.comm = latest;
         group.stream = latest->stream;
