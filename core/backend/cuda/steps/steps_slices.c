@@ -257,6 +257,7 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
     enum dpt_status status = DPT_OK;
     int64_t end;
 
+    dpt_device_wait_begin(ctx->waits); /* as above */
     if (owner_of(s, arena, &end) != s->spec.rank)
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
@@ -264,6 +265,7 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
     if (dpt_cuda_steps_ordered(s))
         DPT_TRY(dpt_cuda_link_exchange(s->spec.link, s->shared, s->n_shared, ctx->sums, err));
 out:
+    dpt_device_wait_end(ctx->waits);
     return status;
 }
 
@@ -283,7 +285,8 @@ enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_erro
     DPT_TRY(status);
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
     DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
-    DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
+    if (s->copies.bytes > 0)
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
 out:
     return status;
 }

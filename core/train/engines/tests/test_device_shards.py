@@ -29,6 +29,11 @@ def fixture_machine(tmp_path):
     return Machine(tmp_path)
 
 
+def test_the_end_of_the_sums_does_not_end(machine):
+    """When all slices are summed the tail is."""
+    test_a_sum_that_does_not_end(machine, "3")
+
+
 AVERAGED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1, ema: 0.9, check_replicas: 1 steps}"}
 
 
