@@ -153,7 +153,8 @@ def assert_a_failure_takes_all_along(machine, sections, call):
     done = subprocess.run(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}, timeout=30,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     err = done.stderr.decode()
-    assert done.returncode == 71 and len(re.findall(r"^rank 1 \(", err, re.M)) == 1 and "GPU, " in err, err
+    # On a busy machine the call may be one of those that time kernels, which names its layer.
+    assert done.returncode == 71 and len(re.findall(r"^rank 1 \(", err, re.M)) == 1 and re.search("GPU, |CUDA: ", err), err
     return err
 
 
