@@ -5,13 +5,33 @@
 
 #include "core/base/file.h"
 
+/* A rank that was killed may have left part of a line. */
+static bool ends_within_line(const char *path)
+{
+    struct dpt_error ignored;
+    FILE *file;
+    bool within;
+
+    if (dpt_file_stream(path, DPT_FILE_READ, DPT_IO, &file, &ignored) != DPT_OK)
+        return false;
+    within = fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
+    fclose(file);
+    return within;
+}
+
 enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_log *log,
                                  struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+
     m->path = path;
     m->log = log;
     m->told = false;
-    return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, &m->file, err);
+    DPT_TRY(dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, &m->file, err));
+    if (ends_within_line(path) && dpt_append_all(fileno(m->file), "\n", 1) != 0)
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+out:
+    return status;
 }
 
 void dpt_metrics_close(struct dpt_metrics *m)

@@ -13,6 +13,7 @@
 
 #include "core/base/str.h"
 #include "core/state/history.h"
+#include "core/state/metrics.h"
 
 static const char first[] =
     "{\"event\": \"run\", \"name\": \"a\", \"ranks\": 2, \"steps\": 60, \"steps_per_epoch\": 20, "
@@ -298,6 +299,37 @@ static void says_where_there_is_none(void **state)
     dpt_history_close(&h);
 }
 
+/* What a rank writes of the end stands in a line of its own, whatever one that was killed has left
+ * of its last one. */
+static void writes_behind_a_cut_line(void **state)
+{
+    static const char cut[] = "{\"event\": \"train\", \"ste", whole[] = "{}\n";
+    static const char *const before[] = {"", cut, whole};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        const struct folder f = make();
+        struct dpt_metrics metrics = {0};
+        struct dpt_error err = {0};
+        char wanted[200], text[200] = "";
+        FILE *file;
+
+        put(&f, "a", before[i], strlen(before[i]));
+        assert_int_equal(dpt_metrics_open(&metrics, f.file, NULL, &err), DPT_OK);
+        dpt_metrics_begin(&metrics, "end");
+        assert_int_equal(dpt_metrics_end(&metrics, &err), DPT_OK);
+        dpt_metrics_close(&metrics);
+        file = fopen(f.file, "r");
+        assert_non_null(file);
+        assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+        fclose(file);
+        snprintf(wanted, sizeof wanted, "%s%s{\"event\": \"end\"}\n", before[i],
+                 before[i] == cut ? "\n" : "");
+        assert_string_equal(text, wanted);
+        clear(&f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -307,6 +339,7 @@ int main(void)
         cmocka_unit_test(passes_over_damage),
         cmocka_unit_test(starts_again_with_another_file),
         cmocka_unit_test(reads_large_files),
+        cmocka_unit_test(writes_behind_a_cut_line),
         cmocka_unit_test(says_where_there_is_none),
     };
 
