@@ -320,7 +320,6 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot
     const int64_t floats = s->p->spec.graph->floats;
     enum dpt_status status = DPT_OK;
 
-    dpt_device_wait_begin(ctx->waits);
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
         const int64_t n = smaller(piece->width * s->spec.ranks, floats - piece->first);

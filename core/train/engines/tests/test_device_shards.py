@@ -29,6 +29,12 @@ def fixture_machine(tmp_path):
     return Machine(tmp_path)
 
 
+def test_a_rank_that_stays_away_after_a_checkpoint_is_named(machine):
+    """Once the state of all was fetched no device is waited for any more."""
+    result = machine.run("late", machine.job(CNN), ranks=3, sets=["comm.timeout=3s"], DPTRAIN_FAULT="hang:rank=1:step=7", FAKEGPU_EAGER="0")
+    assert result.code == 71 and re.search(r"^rank 1 \(.* at step 7", result.err, re.M), result
+
+
 def test_the_end_of_the_sums_does_not_end(machine):
     """When all slices are summed the tail is."""
     test_a_sum_that_does_not_end(machine, "3")
