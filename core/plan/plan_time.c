@@ -166,16 +166,10 @@ static int most_blocks(const struct step *d)
     return most;
 }
 
-/* Whether sums follow the tree of core/comm/sums/tree.h: those of owners always do. */
-static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
-{
-    return p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || l->owners > 1;
-}
-
 /* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
 static bool sums_in_memory(const struct dpt_plan *p, const struct step *d)
 {
-    return d->layout->node_replicas > 1 && d->nodes == 1 && !along_tree(p, d->layout) &&
+    return d->layout->node_replicas > 1 && d->nodes == 1 && !dpt_layout_along_tree(d->layout) &&
            p->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
@@ -184,7 +178,7 @@ static double overlapped(const struct dpt_plan *p, const struct step *d)
 {
     const struct dpt_layout *l = d->layout;
     const int wanted = p->job->comm.overlap;
-    const int buckets = along_tree(p, l) ? 0 : dpt_gradient_buckets(l, d->nodes);
+    const int buckets = dpt_layout_along_tree(l) ? 0 : dpt_gradient_buckets(l, d->nodes);
     const bool free = p->cores >= (double)l->node_ranks * (l->threads + 1) - 1e-6;
 
     if (buckets == 0 || wanted == DPT_OVERLAP_NEVER || (wanted == DPT_OVERLAP_AUTO && !free))
@@ -199,7 +193,7 @@ static void reduce(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     const double all = (double)p->layout.gradient_workers * l->node_replicas,
                  busy = fmin(all, p->cores);
     const double add = add_seconds(p, d);
-    const bool tree = along_tree(p, l);
+    const bool tree = dpt_layout_along_tree(l);
     const bool flat = !tree && p->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
     const bool small = sums_in_memory(p, d) && all * n <= SMALL;
     const double arenas =

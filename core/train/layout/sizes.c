@@ -159,10 +159,9 @@ int32_t dpt_layout_choose_at_once(const struct dpt_layout *l)
     const int32_t micro = l->micro;
     const int64_t batches = (l->job->batch.global + micro - 1) / micro;
     const int64_t run = busiest(l, batches, 1);
-    const bool tree = l->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || l->owners > 1;
     int32_t group = 1;
 
-    if (!l->together || l->on_device || !tree)
+    if (!l->together || l->on_device || !dpt_layout_along_tree(l))
         return 1;
     if (l->in_parts && l->backend->devices != NULL) /* it works on all at once */
         return 1;

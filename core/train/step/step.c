@@ -6,7 +6,7 @@
 void dpt_step_sum(const struct dpt_trainer *t, int32_t all, int32_t first, int32_t end, int32_t i,
                   int32_t n, struct dpt_batch *batch)
 {
-    const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE || t->layout.owners > 1;
+    const bool tree = dpt_layout_along_tree(&t->layout);
     int32_t at = i, next = i + n;
 
     for (int32_t k = first; t->team.adds > t->layout.at_once && k <= i; k = next) {

@@ -37,6 +37,10 @@ enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_NORM = 2, DPT_CUDA_UPDATE = 4, DPT_CUDA_DE
  * many nodes as they have together, once for each staging buffer. */
 enum { DPT_CUDA_MANY = 8 };
 
+/* Bytes of what ranks sum by one call at most: a longer one would keep the sums of what is ready
+ * behind it waiting. */
+enum { DPT_CUDA_SUMMED = 32 << 20 };
+
 /* The bytes of one copy between pageable memory and the device. */
 enum { DPT_CUDA_PIECE = 4 << 20 };
 

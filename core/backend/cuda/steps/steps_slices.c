@@ -22,9 +22,6 @@
  * Outside of steps the host has the whole state, so checkpoints are those of a run without shards.
  */
 
-/* Bytes of a piece at most: a longer one would keep the sums of what is ready behind it waiting. */
-enum { PIECE = 32 << 20 };
-
 static int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;
@@ -46,7 +43,7 @@ static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *er
 {
     enum dpt_status status = DPT_OK;
     const int64_t unit = (int64_t)DPT_TENSOR_ALIGN * s->spec.ranks;
-    const int64_t most = round_up(PIECE / (int64_t)sizeof(float), unit);
+    const int64_t most = round_up(DPT_CUDA_SUMMED / (int64_t)sizeof(float), unit);
     const int64_t end = s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
     const int64_t start = s->buckets[s->n_buckets - 1].first;
     int64_t top = start + round_up(end - start, unit), at = 0;

@@ -15,10 +15,6 @@
  * may have no leaf: it is summed by itself.
  */
 
-/* Bytes of one call at most: a longer one would keep the sums of what is ready behind it
- * waiting. */
-enum { PIECE = 32 << 20 };
-
 enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const int64_t bytes = s->n_staging * (int64_t)(DPT_TENSOR_ALIGN * sizeof(float));
@@ -37,25 +33,31 @@ out:
     return status;
 }
 
-/* Enqueues the sum of a bucket, in pieces. */
-static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_error *err)
+/* Enqueues the sum of a bucket of which no rank has a slice: of the first one with the tail. */
+static enum dpt_status sum_whole(struct dpt_cuda_steps *s, int i, struct dpt_error *err)
 {
     const struct dpt_cuda_bucket *b = &s->buckets[i];
-    const bool first = i == 0; /* the tail is summed with it */
-    const size_t most = PIECE / sizeof(float);
-    const bool whole = s->n_pieces == 0; /* by each rank, not in slices */
-    size_t n = whole ? (size_t)(b->last - b->first) + (first ? DPT_TENSOR_ALIGN : 0) : 0;
+    const size_t most = DPT_CUDA_SUMMED / sizeof(float);
+    size_t n = (size_t)(b->last - b->first) + (i == 0 ? DPT_TENSOR_ALIGN : 0);
     float *at = s->p->gradient + b->first;
+    enum dpt_status status = DPT_OK;
+
+    for (; n > 0; at += most, n -= n < most ? n : most)
+        DPT_TRY(dpt_cuda_link_sum(s->spec.link, at, n < most ? n : most, s->p->ctx.sums, err));
+out:
+    return status;
+}
+
+static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_error *err)
+{
     enum dpt_status status = DPT_OK;
 
     /* The call may wait for other ranks where their GPUs are not connected yet. */
     dpt_device_wait_begin(s->p->ctx.waits);
-    if (s->tree != NULL && first)
+    if (s->tree != NULL && i == 0)
         DPT_TRY(
             dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
-    DPT_TRY(dpt_cuda_slices_sum(s, i, err));
-    for (; n > 0; at += most, n -= n < most ? n : most)
-        DPT_TRY(dpt_cuda_link_sum(s->spec.link, at, n < most ? n : most, s->p->ctx.sums, err));
+    DPT_TRY(s->n_pieces > 0 ? dpt_cuda_slices_sum(s, i, err) : sum_whole(s, i, err));
 out:
     dpt_device_wait_end(s->p->ctx.waits);
     return status;

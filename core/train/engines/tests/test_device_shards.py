@@ -2,7 +2,6 @@
 import re
 import sys
 
-import numpy as np
 import pytest
 
 sys.path[:0] = ["scripts/lib", "core/train/engines/tests", "cmd/tests"]
@@ -85,15 +84,8 @@ def test_each_has_a_part_of_the_state(machine):
 
 
 def test_few_and_large_pieces(machine):
-    """A layer of 9 million weights goes in two pieces, with nothing left out."""
-    job = machine.job(DENSE, data="{train: synthetic, synthetic: {samples: 48, shape: [3000]}}", checkpoint="{every: never}",
-                      model="{type: mlp, hidden: [3000], outputs: 10}", train="{steps: 3}", loss="cross_entropy", log="{every: 1 steps}")
-    machine.train("one", job)
-    log = machine.path / "log"
-    machine.train("linked", job, ranks=2, FAKEGPU_LOG=f"{log}%p")
-    np.testing.assert_allclose(machine.losses("linked"), machine.losses("one"), rtol=1e-5)
-    for path in machine.path.glob("log*"):
-        sums = [int(n) for n in re.findall(r"^ncclReduceScatter (\d+)", path.read_text(), re.M)]
+    """It goes in two pieces."""
+    for sums in test_device_links.sums_of_large_layers(machine, "ncclReduceScatter", 3):
         assert len(sums) == 6 and max(sums) == 4 << 20, sums
 
 
