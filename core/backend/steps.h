@@ -109,6 +109,10 @@ struct dpt_steps_spec {
      * parameters. What copies slots to the host or the gradient is then collective, and all ranks
      * get them whole. */
     bool shards;
+    /* With `tree` and `shards`: in its k-th round a step has micro-batches k x ranks, k x ranks +
+     * 1, ..., of each rank one, as long as there are any, and each round is summed by itself. So of
+     * sums that wait a rank keeps its slices alone. blocks: how many wait after a round at most. */
+    bool round_robin;
     struct dpt_steps_data data;
 };
 
@@ -178,12 +182,17 @@ struct dpt_backend_steps {
      * first[r] to first[r + 1] - 1. To be called with a link, for sums along the tree. A rank that
      * fails calls it, too. */
     enum dpt_status (*divide)(void *steps, const int32_t *first, struct dpt_error *err);
-    /* Enqueues a step up to this rank's gradient, for the samples that were sent. micros: as sent;
-     * with 0 the gradient is zero. seed, step: key the dropout. */
+    /* Enqueues a step up to this rank's gradient, for the samples that were sent; with
+     * `round_robin` its first micro-batch. micros: as sent; with 0 the gradient is zero. seed,
+     * step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
+    /* With `round_robin`: enqueues this rank's next micro-batch, if it has one, which begins when
+     * the sum enqueued last has ended. */
+    enum dpt_status (*next)(void *steps, struct dpt_error *err);
     /* In how many parts this rank's gradient is before the sum over the ranks: one, but for sums
-     * along the tree. `part` waits, and copies part k with its tail. */
+     * along the tree; in a round of which it has no micro-batch none. `part` waits, and copies part
+     * k with its tail. */
     int (*parts)(const void *steps);
     enum dpt_status (*part)(void *steps, int k, float *gradient, struct dpt_error *err);
     /* Number of buckets of a step; 0 if nothing is reduced over ranks. */
@@ -199,8 +208,9 @@ struct dpt_backend_steps {
     /* Enqueues the copy of a summed bucket back to the device. */
     enum dpt_status (*give)(void *steps, int i, struct dpt_error *err);
     /* With a link, in place of `bucket` and `give`: enqueues the sum of the step's gradient and
-     * tail over the ranks, bucket by bucket. tail: the words [at, at + n) of this rank's tail. A
-     * rank whose `compute` failed calls this, too. Errors: RANK: the ranks are no longer linked. */
+     * tail over the ranks, bucket by bucket. tail: the words [at, at + n) of this rank's tail;
+     * NULL: of a round that is not the step's last. A rank whose `compute` or `next` failed calls
+     * this, too. Errors: RANK: the ranks are no longer linked. */
     enum dpt_status (*sum)(void *steps, const float *tail, int at, int n, struct dpt_error *err);
     /* Waits for the oldest sum whose tail was not told yet, and copies its DPT_TENSOR_ALIGN words.
      * At most staging_buffers sums may be untold. */

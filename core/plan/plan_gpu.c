@@ -177,8 +177,8 @@ static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
     return l->on_device && p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
 }
 
-/* The most blocks that any rank has of a step's gradient; waiting: that it keeps beside the present
- * one. */
+/* The most blocks that any rank has of a step's gradient, or of a round's; waiting: that it keeps
+ * beside the present one, of its slices if each round is summed. */
 static int most_blocks(const struct dpt_layout *l, int *waiting)
 {
     const int32_t all = dpt_sampler_micro_batches(&l->sampler, 0);
@@ -186,7 +186,12 @@ static int most_blocks(const struct dpt_layout *l, int *waiting)
     int most = 0;
 
     *waiting = 0;
-    for (int r = 0; r < l->replicas; r++) {
+    for (int32_t end = l->replicas; l->round_robin && end < all; end += l->replicas) {
+        const int n = dpt_tree_blocks(0, end, all, blocks);
+
+        *waiting = n > *waiting ? n : *waiting;
+    }
+    for (int r = 0; !l->round_robin && r < l->replicas; r++) {
         int32_t first, last;
         int n;
 
@@ -196,7 +201,7 @@ static int most_blocks(const struct dpt_layout *l, int *waiting)
         n = dpt_tree_most(first, last, all);
         *waiting = n > *waiting ? n : *waiting;
     }
-    return most;
+    return l->round_robin ? 1 : most;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -235,7 +240,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
     if (along_tree(p, &p->layout))
         most_blocks(&p->layout, &waiting);
-    sums += waiting * arena;
+    sums += waiting * arena / (p->layout.round_robin ? p->layout.replicas : 1);
 
     if (!adds)
         p->adds = p->layout.at_once;
@@ -442,8 +447,9 @@ static void add_seconds(double all[DPT_PLAN_LINKS], const double seconds[DPT_PLA
 /* The sum of a step on the device: a bucket begins once backward of the last micro-batch is through
  * with its nodes, and each of copying down, summing and copying up takes one after another. Ranks
  * that divide the update gather the weights after it, beside nothing, and sum few numbers before it
- * twice: what they tell each other, and the norm. */
-static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
+ * twice: what they tell each other, and the norm. rounds: so many are summed, each before the next
+ * begins. */
+static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, double rounds,
                         struct dpt_plan_step *step)
 {
     const struct dpt_graph *g = &p->stage->graph;
@@ -476,6 +482,9 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l,
     left = up - now;
     if (p->by_host == NULL)
         left += call_takes * fmax(0, total(all) - left);
+    left *= rounds;
+    for (int i = 0; i < DPT_PLAN_LINKS; i++)
+        all[i] *= rounds;
     for (int i = 0; gathers && i < 2; i++) {
         sum_seconds(p, l, &exchange[OF_FEW], 1, seconds);
         add_seconds(after, seconds);
@@ -500,7 +509,7 @@ static void sum_on_host(const struct dpt_plan *p, const struct dpt_layout *l, in
     step->link = DPT_PLAN_LINK_MEMORY;
     if (l->replicas > 1) {
         sum_seconds(p, l, NULL, n, seconds);
-        seconds[DPT_PLAN_LINK_NETWORK] *= dpt_gradient_reduction_choose(&p->layout)->sends / 2.0;
+        seconds[DPT_PLAN_LINK_NETWORK] *= dpt_gradient_reduction_sends(&p->layout) / 2.0;
         add_sum(p, l, seconds, total(seconds), step);
     }
     /* The host gets the device's sums of gradients, and adds them up. */
@@ -521,12 +530,15 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int
     const double memory = p->gpu.bandwidth * reached_bytes, bus = p->gpu.pcie * reached_link;
 
     step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
+    if (l->on_device)
+        step->network = 0; /* which lists of rounds have for hosts */
     if (!l->on_device)
         sum_on_host(p, l, micros, step);
     else if (l->replicas > 1)
-        sum_buckets(p, l, step);
+        sum_buckets(p, l, l->round_robin ? (double)micros : 1, step);
     if (along_tree(p, l)) /* each micro-batch's gradient is added to what waits, or waits itself */
-        step->local += (double)(micros - 1) * 3 * arena / memory;
+        step->local +=
+            (double)(micros - 1) * 3 * arena / (l->round_robin ? l->replicas : 1) / memory;
     if (l->on_device) /* what layers read is derived from all weights */
         step->update = ((4 + 2 * l->slots) * arena / l->updaters + 2 * arena) / memory +
                        (4 + (l->updaters > 1 ? ceil(arena / call_bytes) : 0)) * start;

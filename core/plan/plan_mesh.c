@@ -150,7 +150,7 @@ struct dpt_plan_share dpt_plan_share(const struct dpt_plan *p)
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     const struct dpt_layout *l = &p->layout;
-    const double ranks = l->replicas, sends = dpt_gradient_reduction_choose(l)->sends;
+    const double ranks = l->replicas, sends = dpt_gradient_reduction_sends(l);
     const int of_stage = ranks_of_stage(p);
 
     axis->ranks = l->replicas;

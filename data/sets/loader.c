@@ -324,6 +324,11 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view 
     return status;
 }
 
+int32_t dpt_loader_nth(const struct dpt_loader *loader, const struct dpt_step_view *view, int32_t k)
+{
+    return dpt_sampler_nth(&loader->sampler, loader->ranks, view->first, k);
+}
+
 void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans)
 {
     if (!loader->streaming)

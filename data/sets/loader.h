@@ -53,6 +53,10 @@ enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_
 enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
                                 struct dpt_error *err);
 
+/* The number of this rank's k-th micro-batch of the step. */
+int32_t dpt_loader_nth(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                       int32_t k);
+
 /*
  * Fills a micro-batch of the step: normalised, augmented NCHW floats, targets, sample numbers; rows
  * past the count are zero. batch: out; seed and step are left as they are. Any thread, with a

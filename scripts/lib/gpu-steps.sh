@@ -258,7 +258,7 @@ resume() {
     seen ok "stopped after $half of $whole steps: the same $(wc -c <"$work/once/checkpoints/latest") bytes"
 }
 
-reproducible() { # PRECISION RANKS[:pipeline|:shard]...
+reproducible() { # PRECISION RANKS[:pipeline|:optimizer|:gradients]...
     local precision=$1 way ranks words said='' steps=300 micro=16
     shift
     take_job mnist-cnn
@@ -267,7 +267,8 @@ reproducible() { # PRECISION RANKS[:pipeline|:shard]...
         ranks=${way%:*} words=() said+="${said:+, }$ranks"
         case $way in
         *:pipeline) words=(--set "parallel.pipeline=$ranks") said+=' as stages' ;;
-        *:shard) words=(--set parallel.shard=optimizer) said+=' that divide the update' ;;
+        *:optimizer) words=(--set parallel.shard=optimizer) said+=' that divide the update' ;;
+        *:gradients) words=(--set parallel.shard=gradients) said+=' that divide the gradients' ;;
         esac
         train "same-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$precision" --set comm.reduction=reproducible \
             --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" "${words[@]}" ||

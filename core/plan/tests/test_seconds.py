@@ -230,23 +230,43 @@ def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
     words = ["--device", "h100", "--ranks", ranks, "--fabric", 100, "--bandwidth", 3200, *(w for word in words for w in ("--set", word))]
     rows = gpus(tmp_path, WIDE, *words, "--mesh", "auto")["meshes"]
     data = {row["shard"]: row for row in rows if row["data"] == ranks}
-    assert [data[shard]["sums"] for shard in ("none", "optimizer", "gradients", "parameters")] == ["nccl", "nccl", "host", "host"]
-    for shard in ("none", "optimizer"):
-        own = gpus(tmp_path, WIDE, *words, "--set", f"parallel.shard={shard}")
+    assert [data[shard]["sums"] for shard in ("none", "optimizer", "gradients", "parameters")] == ["nccl", "nccl", "nccl", "host"]
+    for shard in ("none", "optimizer", "gradients"):
+        tree = ["--set", "comm.reduction=reproducible"] if shard == "gradients" else []
+        own = gpus(tmp_path, WIDE, *words, "--set", f"parallel.shard={shard}", *tree)
         assert data[shard]["seconds"] == own["time"]["step"]["seconds"] and data[shard]["memory"]["rank"] == own["device"]["bytes"]
-    assert rows[0] == min((data["none"], data["optimizer"]), key=lambda row: row["seconds"])
+    assert rows[0] == min((data[shard] for shard in ("none", "optimizer", "gradients")), key=lambda row: row["seconds"])
     if ranks == 8:
         assert rows[0]["shard"] == "optimizer"
     between = (data["none"]["memory"]["rank"] + data["optimizer"]["memory"]["rank"]) / 2e9
     out = dpt.run("plan", tmp_path / "gpus.yaml", *words, "--mesh", "auto", "--memory", f"{between}GB").out
     assert "\nbest: parallel: {shard: optimizer}\nand " in out and max(map(len, out.splitlines())) <= 80, out
-    assert "sums by NCCL; of stages, `gradients` and `parameters` by the hosts' memory\n" in out
+    assert "sums by NCCL; of stages and `parameters` by the hosts' memory\n" in out
+
+
+def test_rounds_are_summed_one_by_one(tmp_path):
+    """One round is what `optimizer` does; of more each sends as much, and less waits in memory."""
+    words = ["--device", "h100", "--ranks", 8, "--set", "comm.reduction=reproducible"]
+
+    def plan(micro, shard):
+        planned = gpus(tmp_path, WIDE, *words, "--set", f"batch.micro={micro}", "--set", f"parallel.shard={shard}")
+        assert planned["device"]["sums"] == "nccl", planned["device"]
+        return planned["time"]["step"], planned["device"]["parts"]["gradients"], planned["axes"][0]["sent_bytes"]
+
+    (one, _, sent), (same, _, as_much) = (plan(4096, shard) for shard in ("optimizer", "gradients"))
+    assert abs(one["seconds"] - same["seconds"]) < 1e-6 * one["seconds"] and abs(sent - as_much) < 1e-3 * sent, (one, same)
+    (few, waiting, sent), (many, parts, more) = (plan(1024, shard) for shard in ("optimizer", "gradients"))
+    assert abs(more / sent - (4 + 1) / 2) < 0.01, "a gradient a round, and the weights; both once else"
+    gradient = 4 * 299933850
+    assert abs(waiting - 3 * gradient) < 0.01 * gradient and abs(parts - (1 + 2 / 8) * gradient) < 0.01 * gradient, (waiting, parts)
+    few, many = (plan(32, shard)[0] for shard in ("optimizer", "gradients"))
+    assert many["local_sum_s"] > 2 * few["local_sum_s"] and abs(many["compute_s"] - few["compute_s"]) < 1e-9, (few, many)
 
 
 @pytest.mark.parametrize("words, why", [
     (["comm.transport=mpi"], "comm.transport: mpi"),
     (["comm.transport=mpi", "parallel.shard=optimizer"], "comm.transport: mpi"),
-    (["comm.reduction=reproducible", "parallel.shard=gradients"], "the host takes part in the steps"),
+    (["comm.reduction=reproducible", "parallel.shard=parameters"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "parallel.pipeline=2"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "train.on_nan=skip"], "the host takes part in the steps"),
     (["log.hashes=true"], "the host takes part in the steps"),

@@ -80,6 +80,21 @@ static bool along_tree(const struct dpt_trainer *t)
     return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
 }
 
+/* The sums that wait after any round of a step but the last; after each a rank has received a block
+ * of each other one. */
+static void count_rounds(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
+{
+    const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, step);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+
+    for (int32_t end = spec->ranks; end < all; end += spec->ranks) {
+        const int waiting = dpt_tree_blocks(0, end, all, blocks);
+
+        spec->blocks = waiting > spec->blocks ? waiting : spec->blocks;
+    }
+    spec->received = spec->ranks - 1;
+}
+
 /* The blocks of the tree that wait on this rank, and those of the other ranks, in a step. */
 static void count_blocks(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
 {
@@ -117,20 +132,22 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     spec->shards = t->layout.updaters > 1;
     spec->bucket = DPT_BUCKET;
     spec->tree = along_tree(t);
-    if (!spec->tree)
-        return;
-    count_blocks(t, 0, spec);
-    count_blocks(t, steps - 1, spec);
+    spec->round_robin = t->layout.round_robin;
+    for (int i = 0; i < 2 && spec->tree; i++)
+        (spec->round_robin ? count_rounds : count_blocks)(t, i * (steps - 1), spec);
 }
 
 enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err)
 {
-    const struct dpt_engine_state *d = t->engine_state;
+    struct dpt_engine_state *d = t->engine_state;
+    const int ranks = t->comm->world.size;
 
+    d->rounds = 1;
     if (t->link == NULL || !along_tree(t))
         return DPT_OK;
-    dpt_sampler_firsts(&t->data.train.sampler, t->progress.epoch_step, t->comm->world.size,
-                       d->first);
+    dpt_sampler_firsts(&t->data.train.sampler, t->progress.epoch_step, ranks, d->first);
+    if (t->layout.round_robin)
+        d->rounds = (d->first[ranks] + ranks - 1) / ranks;
     return d->type->divide(d->steps, d->first, err);
 }
 
@@ -275,8 +292,9 @@ static double tolerance(const struct dpt_trainer *t)
 /* The first step's gradient, summed by MPI, too: all that has to do with links is new to a machine
  * only once. */
 struct second_opinion {
-    float *own, *amounts; /* [n]; summed over the ranks' parts */
+    float *own, *amounts; /* [n]; summed over this rank's parts, then over the ranks */
     size_t n;
+    struct dpt_error failure; /* of this rank's part */
 };
 
 static void drop_opinion(struct second_opinion *o)
@@ -285,33 +303,46 @@ static void drop_opinion(struct second_opinion *o)
     dpt_free(o->amounts);
 }
 
-static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
-                               struct dpt_error *err)
+/* Adds up this rank's parts, before the links sum them. */
+static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
-    const struct dpt_group *world = &t->comm->world;
-    const size_t words = (size_t)t->model.graph.arena + DPT_TAIL_WORDS;
     float *part = NULL;
 
     o->n = (size_t)t->model.graph.floats;
-    status = DPT_ALLOCATE(o->own, o->n, "the first step's check", err);
-    if (status == DPT_OK)
-        status = DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err);
-    if (status == DPT_OK)
-        status = DPT_ALLOCATE(part, words, "the first step's check", err);
-    for (int k = 0; status == DPT_OK && k < d->type->parts(d->steps); k++) {
-        status = d->type->part(d->steps, k, part, err);
+    if (o->own == NULL)
+        DPT_TRY(DPT_ALLOCATE(o->own, o->n, "the first step's check", err));
+    if (o->amounts == NULL)
+        DPT_TRY(DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err));
+    DPT_TRY(DPT_ALLOCATE(part, (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
+                         "the first step's check", err));
+    for (int k = 0; k < d->type->parts(d->steps); k++) {
+        DPT_TRY(d->type->part(d->steps, k, part, err));
         for (size_t i = 0; i < o->n; i++) {
             o->own[i] += part[i];
             o->amounts[i] += fabsf(part[i]);
         }
     }
-    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    dpt_free(part);
+    return status;
+}
+
+/* Collective, once all parts were added. */
+static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+
+    if (o->failure.status != DPT_OK)
+        *err = o->failure;
+    DPT_TRY(dpt_group_agree(world, o->failure.status, err));
     DPT_TRY(dpt_group_sum_floats(world, o->own, o->own, o->n, err));
     DPT_TRY(dpt_group_sum_floats(world, o->amounts, o->amounts, o->n, err));
 out:
-    dpt_free(part);
     return status;
 }
 
@@ -369,6 +400,30 @@ out:
     return status;
 }
 
+/* Enqueues the sums of all rounds but the last, each beside backward of its micro-batches. A rank
+ * that fails takes part in them. asks: fills in the second opinion. */
+static enum dpt_status sum_rounds(struct dpt_trainer *t, bool asks, struct second_opinion *o,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+
+    for (int32_t k = 0;; k++) {
+        if (asks && o->failure.status == DPT_OK)
+            add_parts(t, o, &o->failure);
+        if (k == d->rounds - 1)
+            break;
+        status = d->type->sum(d->steps, NULL, 0, 0, err);
+        if (status != DPT_OK)
+            return dpt_device_give_up(t, status, err);
+        if (d->failure.status == DPT_OK && d->type->next(d->steps, err) != DPT_OK) {
+            dpt_step_fail(t, err->status, err);
+            d->failure = *err;
+        }
+    }
+    return DPT_OK;
+}
+
 /*
  * The host learns what the ranks tell each other when it has given as many steps as there are
  * staging buffers: then it would have to wait for the first of them anyway. So all ranks learn it
@@ -391,6 +446,8 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
     flags[DPT_FLAG_SAVE] = saves ? 0 : flags[DPT_FLAG_SAVE]; /* once is enough */
     d->saves[slot] = flags[DPT_FLAG_SAVE] > 0;
     d->count[slot] = total;
+    DPT_TRY(sum_rounds(t, asks, &opinion, err));
+    flags[DPT_FLAG_FAILED] = d->failure.status == DPT_OK ? 0.0F : 1.0F;
     if (asks)
         DPT_TRY(ask_mpi(t, &opinion, err));
     status = d->type->sum(d->steps, flags, DPT_TAIL_FLAGS, DPT_FLAGS, err);

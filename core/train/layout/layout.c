@@ -144,7 +144,7 @@ static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
 
     l->updaters = shard != DPT_SHARD_NONE && l->trains ? l->replicas : 1;
     l->owners = l->on_device ? 1 : l->updaters;
-    l->round_robin = l->owners > 1 && shard >= DPT_SHARD_GRADIENTS;
+    l->round_robin = l->updaters > 1 && shard >= DPT_SHARD_GRADIENTS;
     l->sliced = l->owners > 1 && shard == DPT_SHARD_PARAMETERS;
     l->by_messages = l->sliced && l->node_replicas < l->replicas;
     l->in_parts = l->model_ranks > 1 || l->sliced;
@@ -249,9 +249,9 @@ static bool synchronizes(const struct dpt_graph *graph)
 bool dpt_layout_takes_steps(const struct dpt_layout *l)
 {
     const struct dpt_job *job = l->job;
-    const bool shards = job->parallel.shard == DPT_SHARD_OPTIMIZER;
+    const bool shards = job->parallel.shard != DPT_SHARD_NONE;
     const bool divides = job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
-                         job->parallel.shard > DPT_SHARD_OPTIMIZER;
+                         job->parallel.shard == DPT_SHARD_PARAMETERS;
     const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
      * as Adam's bias correction, would have other bits. */

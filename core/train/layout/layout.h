@@ -111,7 +111,7 @@ void dpt_layout_close(struct dpt_layout *layout);
 
 /* Whether the backend takes whole steps on its device, as far as the layout's input and `trains`
  * say: the optimizer must have a rule, nothing may need every gradient on the host, and nothing but
- * links keeps the tree's order over ranks, or divides the update. */
+ * links keeps the tree's order over ranks, or divides the update and the gradients. */
 bool dpt_layout_takes_steps(const struct dpt_layout *layout);
 
 /*

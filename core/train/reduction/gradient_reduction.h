@@ -160,9 +160,9 @@ int dpt_gradient_buckets(const struct dpt_layout *layout, int nodes);
 extern const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce,
     dpt_gradient_reduction_reproducible, dpt_gradient_reduction_sharded,
     dpt_gradient_reduction_round_robin, dpt_gradient_reduction_units;
-/* The reduction of a layout. */
+/* The reduction of a layout, if so many of its replicas own parts. */
 static inline const struct dpt_gradient_reduction_type *
-dpt_gradient_reduction_choose(const struct dpt_layout *l)
+dpt_gradient_reduction_among(const struct dpt_layout *l, int owners)
 {
     static const struct dpt_gradient_reduction_type
         *const whole[] = {[DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
@@ -171,7 +171,18 @@ dpt_gradient_reduction_choose(const struct dpt_layout *l)
                                  [DPT_SHARD_GRADIENTS] = &dpt_gradient_reduction_round_robin,
                                  [DPT_SHARD_PARAMETERS] = &dpt_gradient_reduction_units};
 
-    return l->owners > 1 ? owned[l->job->parallel.shard] : whole[l->job->comm.reduction];
+    return owners > 1 ? owned[l->job->parallel.shard] : whole[l->job->comm.reduction];
+}
+/* The reduction that the host makes. */
+static inline const struct dpt_gradient_reduction_type *
+dpt_gradient_reduction_choose(const struct dpt_layout *l)
+{
+    return dpt_gradient_reduction_among(l, l->owners);
+}
+/* How often a rank sends a step's gradient or its weights, on devices, too: its `sends`. */
+static inline double dpt_gradient_reduction_sends(const struct dpt_layout *l)
+{
+    return dpt_gradient_reduction_among(l, l->updaters)->sends;
 }
 
 #endif

@@ -75,14 +75,15 @@ static void fill_share(void *arg, int thread)
     struct filler *filler = &f->fillers[thread];
 
     filler->status = DPT_OK;
-    for (int32_t m = view->first; filler->status == DPT_OK && m < view->last; m++) {
-        struct dpt_batch_buffer rows = rows_of(f, &filling->staging_buffer, m - view->first);
+    for (int32_t k = 0; filler->status == DPT_OK && k < view->last - view->first; k++) {
+        struct dpt_batch_buffer rows = rows_of(f, &filling->staging_buffer, k);
         struct dpt_batch batch = {0};
 
-        filler->status = dpt_loader_fill_part(f->spec.loader, view, m, thread, f->spec.threads,
-                                              &rows, filler->scratch, &batch, &filler->err);
+        filler->status = dpt_loader_fill_part(
+            f->spec.loader, view, dpt_loader_nth(f->spec.loader, view, k), thread, f->spec.threads,
+            &rows, filler->scratch, &batch, &filler->err);
         if (thread == 0)
-            filling->staging_buffer.count[m - view->first] = batch.count;
+            filling->staging_buffer.count[k] = batch.count;
     }
 }
 
@@ -119,8 +120,8 @@ static enum dpt_status fill(struct dpt_prefetcher *f, struct dpt_prefetched *pre
 
         if (move != NULL)
             move += (size_t)k * (size_t)f->spec.micro;
-        dpt_loader_fill_labels(f->spec.loader, view, view->first + k, &rows, move,
-                               &staging_buffer->count[k]);
+        dpt_loader_fill_labels(f->spec.loader, view, dpt_loader_nth(f->spec.loader, view, k), &rows,
+                               move, &staging_buffer->count[k]);
     }
     DPT_TRY(f->spec.type->send(f->spec.steps, prefetched->staging_buffer, prefetched->micros, err));
 out:

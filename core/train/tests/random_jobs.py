@@ -228,7 +228,8 @@ class Runner:
     def over_links(self, case, folder, one):
         """The same ranks sum alike each time, by NCCL; MPI, and one rank, sum in other orders."""
         ranks, words = case.draw_linked()
-        shard = ["--set", f"parallel.shard={case.rng.choice(['none', 'optimizer'])}"]
+        chosen = case.rng.choice(["none", "optimizer", "gradients"])
+        shard = ["--set", f"parallel.shard={chosen}", "--set", f"comm.reduction={'reproducible' if chosen == 'gradients' else 'allreduce'}"]
         words += shard
         by = {way: (*words, "--set", f"comm.transport={way}") for way in ("nccl", "mpi")}
         linked, case.alone = f"{folder}/linked", by["nccl"]
@@ -251,9 +252,9 @@ class Runner:
             nearly(linked, one, ranks, by["nccl"], "on one rank")
         last = dpt.events(linked, "end")[-1]["step"]
         if last > 1:
-            self.stop(case, f"{folder}/linked-parts", case.rng.randrange(1, last), ranks, by["nccl"])
-            parts = f"{folder}/linked-parts"
-            self.meets_linked(linked, parts, ranks, by["nccl"], train(case.path, parts, ranks, by["nccl"]))
+            parts, saved = f"{folder}/linked-parts", (*by["nccl"], "--set", "checkpoint.every=1 epoch")
+            self.stop(case, parts, case.rng.randrange(1, last), ranks, saved)
+            self.meets_linked(linked, parts, ranks, saved, train(case.path, parts, ranks, saved))
 
     def meets_linked(self, one, other, ranks, words, result):
         """With the same plans, which are measured: the same bytes."""

@@ -321,6 +321,12 @@ WORK(norm_decide, dpt_cuda_norm_args)
     w->bytes = a->ordered ? 8 * a->chunks : 0;
 }
 
+WORK(norm_in_order, dpt_cuda_shown_args)
+{
+    w->blocks = 1;
+    w->bytes = 8 * a->chunks;
+}
+
 WORK(tree, dpt_cuda_tree_args)
 {
     w->threads = ceil_div(a->width, w->lanes);

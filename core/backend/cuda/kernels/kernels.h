@@ -67,6 +67,7 @@ struct dpt_cuda_state {
     /* A parameter or running statistic is not finite: set by the host, and by updates that write
      * such a number. */
     int32_t unsound;
+    double shown; /* written by norm_in_order alone, beside updates */
 };
 
 enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_JUST_NOW }; /* dpt_cuda_state.withheld */
@@ -129,14 +130,16 @@ struct dpt_cuda_add_args {
  *
  * norm_chunks is for sums whose bits count, and for ranks that have a part of the gradient each:
  * squares are added up within chunks as dpt_sum_of_squares does, and the chunks' sums in their
- * order, if `ordered`. chunk: [listed], those that are added up here; all are numbered below
- * `chunks`. It takes no copies. partial: a double for each chunk, two more, and one for each block
- * (dpt_cuda_chunk_blocks).
+ * order, if `ordered`, or else in one that depends on how many they are alone. chunk: [listed],
+ * those that are added up here; all are numbered below `chunks`. It takes no copies. partial: a
+ * double for each chunk, two more, and one for each block (dpt_cuda_chunk_blocks).
  *
  * shared: the other ranks have other chunks, so nothing is decided: norm_chunks writes the two
- * doubles after the chunks, the sum of all that needs no order, and state->unsound. Once they are
- * summed over the ranks, with `ordered` the chunks', too, which were zeros, norm_decide decides.
+ * doubles after the chunks, a sum that needs no order, and state->unsound. Once they are summed
+ * over the ranks norm_decide decides. The chunks' sums are in that sum (SUM), or are summed over
+ * the ranks as well (CHUNKS), to which each gives zeros for those of others.
  */
+enum dpt_cuda_shared { DPT_CUDA_SHARED_NOT, DPT_CUDA_SHARED_SUM, DPT_CUDA_SHARED_CHUNKS };
 struct dpt_cuda_chunk {
     int64_t begin; /* floats [begin, begin + n) of the arena */
     int32_t n, number;
@@ -157,7 +160,19 @@ struct dpt_cuda_norm_args {
     int32_t sums;
     const struct dpt_cuda_chunk *chunk;
     int64_t listed, chunks;
-    int32_t ordered, shared;
+    int32_t ordered, shared; /* shared: enum dpt_cuda_shared */
+};
+
+/*
+ * The norm that `ordered` would give, of an update that was decided without: for those who read it.
+ * It is written to `norm`, unless the step's samples have no weight. partial: of norm_chunks, for
+ * each chunk.
+ */
+struct dpt_cuda_shown_args {
+    const double *partial;
+    const float *tail;
+    double *norm;
+    int64_t chunks;
 };
 
 /* A leaf of the tree that sums ranks' gradients (core/comm/sums/tree.h). place: where its value is.
@@ -173,13 +188,13 @@ struct dpt_cuda_leaf {
 /*
  * Adds up leaves along the tree, for the floats [first, first + width), which are a multiple of 4.
  * leaf: [n], from left to right, on the device; in the end one value is left, which is written to
- * `sum`, an arena, which may hold a leaf. blocks: arenas, `stride` floats apart; received:
- * [number][width]. What these floats of the leaves were is lost. Reads each leaf once, and writes
- * and reads each value that waits.
+ * `to`, [width], where a leaf may have been. sum: an arena; blocks: arenas, `stride` floats apart;
+ * received: [number][width]. What these floats of the leaves were is lost. Reads each leaf once,
+ * and writes and reads each value that waits.
  */
 struct dpt_cuda_tree_args {
     const struct dpt_cuda_leaf *leaf;
-    float *sum, *blocks, *received;
+    float *sum, *blocks, *received, *to;
     int64_t first, width, stride;
     int32_t n;
 };
@@ -239,7 +254,8 @@ enum {
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
     X(add, add, add, 4, false) X(tree, tree, tree, 4, false)                                       \
     X(norm, norm, norm, 4, true) X(norm_chunks, norm_chunks, norm, 4, true)                        \
-    X(norm_decide, norm_decide, norm, 4, true) X(feed, feed, feed, 4, false)                       \
+    X(norm_decide, norm_decide, norm, 4, true) X(norm_in_order, norm_in_order, shown, 4, true)     \
+    X(feed, feed, feed, 4, false)                                                                  \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
 // clang-format on

@@ -1,3 +1,4 @@
+#include <math.h>
 #include <string.h>
 
 #include "core/backend/cuda/steps/steps.h"
@@ -318,11 +319,27 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     s->staging_buffer = which;
     s->micros = micros;
     DPT_TRY(write_batches(s, seed, step, err));
-    if (s->spec.reduces)
+    if (s->spec.reduces && (micros > 0 || !s->spec.round_robin))
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
     s->deferred = !s->spec.reduces;
 out:
     return dpt_cuda_steps_prefix_error(status, "computing a step", err);
+}
+
+/* A rank has one gradient, which it computes anew when the others have what they need of it. */
+static enum dpt_status steps_next(void *steps, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    enum dpt_status status = DPT_OK;
+
+    if (s->tree->round >= s->micros)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
+    DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
+out:
+    return dpt_cuda_steps_prefix_error(status, "computing a round", err);
 }
 
 static enum dpt_status steps_update(void *steps, double lr, int64_t update, struct dpt_error *err)
@@ -374,7 +391,8 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
         .correct = reported->correct,
         .weight = reported->weight,
         .weightless = reported->weightless,
-        .norm = reported->norm,
+        .norm =
+            dpt_cuda_steps_shows(s) && isfinite(reported->norm) ? reported->shown : reported->norm,
         .withheld = !s->spec.skip && reported->withheld == DPT_CUDA_WITHHELD,
         .withheld_update = reported->withheld_update,
         .skipped = reported->skipped,
@@ -394,6 +412,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .send = steps_send,
     .divide = dpt_cuda_steps_divide,
     .compute = steps_compute,
+    .next = steps_next,
     .parts = dpt_cuda_steps_parts,
     .part = dpt_cuda_steps_part,
     .buckets = dpt_cuda_steps_buckets,

@@ -98,9 +98,10 @@ struct dpt_cuda_slices {
 
 /* What sums along the tree need (steps_tree.c). */
 struct dpt_cuda_tree {
-    float *blocks; /* on the device; [spec.blocks][stride] */
+    float *blocks; /* on the device; [spec.blocks][stride]; of this rank's slices with rounds */
     int64_t stride;
     int32_t first, all; /* the step's micro-batches, and the first one of this rank's */
+    int32_t round;      /* of the step, which is summed next; else 0 */
 
     /* Only with a link. */
     struct dpt_cuda_schedule *schedules; /* of the divisions so far */
@@ -194,10 +195,29 @@ static inline struct dpt_cuda_rates *dpt_cuda_steps_rates(const struct dpt_cuda_
     return &s->rates[(size_t)s->staging_buffer * (size_t)s->n_groups];
 }
 
-/* Whether a norm in chunks adds their sums up in their order: if it decides about bits. */
-static inline bool dpt_cuda_steps_ordered(const struct dpt_cuda_steps *s)
+/* Whether the norm that is read is made apart from the one that decides, with the bits that it has
+ * on hosts, which add chunks up in their order. Where it clips the one that decides has them. */
+static inline bool dpt_cuda_steps_shows(const struct dpt_cuda_steps *s)
 {
-    return s->spec.tree && s->spec.clip > 0;
+    return s->spec.tree && s->spec.clip <= 0;
+}
+
+/* What ranks that have a part of the chunks each tell each other of them. Sums along the tree have
+ * the same norm on any of them. */
+static inline enum dpt_cuda_shared dpt_cuda_steps_shared(const struct dpt_cuda_steps *s)
+{
+    return !s->spec.shards ? DPT_CUDA_SHARED_NOT
+           : s->spec.tree  ? DPT_CUDA_SHARED_CHUNKS
+                           : DPT_CUDA_SHARED_SUM;
+}
+
+/* Where float `first` of an arena would be at 0, of which only those of a piece are there. */
+static inline float *dpt_cuda_shifted(float *arena, const struct dpt_cuda_slices *piece,
+                                      int64_t first)
+{
+    return arena == NULL ? NULL
+                         : (float *)((uintptr_t)arena +
+                                     ((uintptr_t)piece->at - (uintptr_t)first) * sizeof *arena);
 }
 
 /* --- steps_graph.c ---------------------------------------------------------------------------- */

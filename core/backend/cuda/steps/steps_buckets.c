@@ -136,7 +136,7 @@ enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error 
             DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->end,
                                               s->micros > 1 && s->tree == NULL, err));
         DPT_TRY(dpt_cuda_branches_fork(s->p, &stream, err)); /* after both */
-        if (s->micros > 0 && s->tree != NULL)
+        if (s->micros > 0 && s->tree != NULL && !s->spec.round_robin)
             DPT_TRY(dpt_cuda_tree_push(s, s->micros - 1, b->first,
                                        b->last + (b == s->buckets ? DPT_TENSOR_ALIGN : 0), err));
         DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, stream, flags));

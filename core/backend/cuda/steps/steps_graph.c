@@ -104,8 +104,8 @@ static struct dpt_cuda_norm_args norm_of(const struct dpt_cuda_steps *s, bool co
         .chunk = s->chunk,
         .listed = s->listed,
         .chunks = s->chunks,
-        .ordered = dpt_cuda_steps_ordered(s),
-        .shared = s->spec.shards,
+        .ordered = s->spec.tree && s->spec.clip > 0,
+        .shared = dpt_cuda_steps_shared(s),
         .add = s->micros > 1,
         .clip = s->spec.clip,
         .skip = s->spec.skip,
@@ -119,23 +119,15 @@ static enum dpt_status enqueue_norm(struct dpt_cuda_steps *s, bool computed, str
     const struct dpt_cuda_norm_args norm = norm_of(s, computed);
     enum dpt_status status = DPT_OK;
 
-    if (norm.shared && norm.ordered)
+    if (norm.shared == DPT_CUDA_SHARED_CHUNKS)
         DPT_CUDA_TRY(&s->p->ctx.lib,
                      cuMemsetD8Async(dpt_cuda_ptr(s->partial), 0,
                                      (size_t)s->chunks * sizeof *s->partial, s->p->ctx.compute));
     DPT_TRY(dpt_cuda_program_launch(
-        s->p, s->spec.tree || norm.shared ? DPT_CUDA_K_norm_chunks : DPT_CUDA_K_norm, &norm,
+        s->p, s->spec.tree || s->spec.shards ? DPT_CUDA_K_norm_chunks : DPT_CUDA_K_norm, &norm,
         DPT_SPAN_NORM, err));
 out:
     return status;
-}
-
-/* Where float 0 of an arena would be of which only those of a piece are there. */
-static float *shifted(float *slot, const struct dpt_cuda_slices *piece, int64_t first)
-{
-    return slot == NULL ? NULL
-                        : (float *)((uintptr_t)slot +
-                                    ((uintptr_t)piece->at - (uintptr_t)first) * sizeof *slot);
 }
 
 /* piece: of which this rank updates its slice; NULL: it updates everything. */
@@ -169,7 +161,7 @@ static enum dpt_status enqueue_rule(struct dpt_cuda_steps *s, const struct dpt_c
     if (update.end <= first)
         return DPT_OK;
     for (int k = 0; k < s->spec.rule.slots; k++)
-        slot[k] = piece != NULL ? shifted(s->slot[k], piece, first) : s->slot[k];
+        slot[k] = piece != NULL ? dpt_cuda_shifted(s->slot[k], piece, first) : s->slot[k];
     for (int k = 0; k < own && k < 2; k++)
         update.slot[k] = slot[k];
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
@@ -188,21 +180,50 @@ out:
     return status;
 }
 
+/* One thread adds up the norm that lines show, beside the update. */
+static enum dpt_status enqueue_shown_norm(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_program *p = s->p;
+    const struct dpt_cuda_shown_args args = {s->partial, p->gradient + p->spec.graph->arena,
+                                             &p->state->shown, s->chunks};
+    enum dpt_status status = DPT_OK;
+    CUstream aside;
+
+    dpt_cuda_branches_begin(s->p);
+    if (!dpt_cuda_steps_shows(s))
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_branches_fork(s->p, &aside, err));
+    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_in_order, &args, DPT_SPAN_NORM, err));
+out:
+    dpt_cuda_branches_return(s->p);
+    return status;
+}
+
 static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_norm_args norm = norm_of(s, false);
     enum dpt_status status = DPT_OK;
 
+    if (s->spec.shards)
+        DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_decide, &norm, DPT_SPAN_NORM, err));
+    DPT_TRY(enqueue_shown_norm(s, err));
     if (!s->spec.shards)
-        return enqueue_rule(s, NULL, err);
-    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_decide, &norm, DPT_SPAN_NORM, err));
-    for (int i = 0; i < s->n_pieces; i++)
+        DPT_TRY(enqueue_rule(s, NULL, err));
+    for (int i = 0; i < s->n_pieces && s->spec.shards; i++)
         DPT_TRY(enqueue_rule(s, &s->pieces[i], err));
+    DPT_TRY(dpt_cuda_branches_join(s->p, err));
 out:
+    dpt_cuda_branches_drop(s->p);
     return status;
 }
 
 enum { ALL = -1 };
+
+/* Whether sums over the ranks follow a micro-batch. */
+static bool is_last(const struct dpt_cuda_steps *s, int32_t m)
+{
+    return s->spec.round_robin || m == s->micros - 1;
+}
 
 /* only: the micro-batch of which alone the passes are enqueued, without its samples; the last one's
  * are followed by all that comes after them. ALL: the whole step. */
@@ -219,7 +240,7 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
     for (int32_t m = 0; computes && m < s->micros; m++) {
         if (only != ALL && m != only)
             continue;
-        last = m == s->micros - 1;
+        last = is_last(s, m);
         if (only == ALL)
             DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
         DPT_TRY(enqueue_passes(s, m > 0 && !tree, last, updates, err));
@@ -301,7 +322,8 @@ static bool is_same(const struct dpt_cuda_replay *a, const struct dpt_cuda_repla
 static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, int steps, int32_t only,
                                   CUgraphExec *exec, struct dpt_error *err)
 {
-    const bool alike = only != ALL && only < s->micros - 1; /* whatever the step */
+    const bool alike =
+        only != ALL && (s->spec.round_robin || !is_last(s, only)); /* whatever the step */
     const bool computes = parts & DPT_CUDA_COMPUTE && !alike;
     const struct dpt_cuda_tree *tree = computes ? s->tree : NULL;
     const bool staged = only == ALL && parts & (DPT_CUDA_COMPUTE | DPT_CUDA_NORM);
@@ -357,25 +379,29 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, 
     const struct dpt_cuda_library *lib = &ctx->lib;
     const struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[s->staging_buffer];
     const bool profiled = dpt_cuda_program_profiled(s->p);
-    const bool each = parts & DPT_CUDA_COMPUTE && s->micros >= DPT_CUDA_MANY && !profiled;
+    const bool computes = parts & DPT_CUDA_COMPUTE, round = computes && s->spec.round_robin;
+    const bool each = computes && !round && s->micros >= DPT_CUDA_MANY && !profiled;
+    const int32_t only = round ? 0 : ALL; /* all rounds have one graph */
     enum dpt_status status = DPT_OK;
     CUgraphExec exec = NULL;
 
     /* An evaluation in between may have set another kind of target. */
     dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
     if (!profiled && !each)
-        DPT_TRY(find_graph(s, parts, steps, ALL, &exec, err));
-    for (int k = 0; k < steps && parts & DPT_CUDA_COMPUTE; k++)
+        DPT_TRY(find_graph(s, parts, steps, only, &exec, err));
+    for (int k = 0; k < steps && computes; k++)
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer[k].uploaded, 0));
+    if (round)
+        DPT_TRY(enqueue_samples(s, s->tree->round, false, err));
     if (each)
         DPT_TRY(launch_each(s, parts, err));
     else if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
     else /* a profile waits for each launch, which a graph does not allow */
-        DPT_TRY(enqueue(&(struct captured){s, parts, steps, ALL}, err));
+        DPT_TRY(enqueue(&(struct captured){s, parts, steps, only}, err));
     for (int k = 0; k < steps; k++)
         DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer[k].done, ctx->compute));
-    if (parts & DPT_CUDA_COMPUTE)
+    if (computes)
         DPT_TRY(dpt_cuda_buckets_fetch(s, err));
 out:
     return status;

@@ -16,8 +16,8 @@
  * Without shards the sums are gathered at once, and every rank updates everything. With shards a
  * rank keeps the optimizer's state of its slices only, updates these, and the weights are gathered.
  * The tail comes to all ranks by a sum to which only the rank that has it gives anything. The norm
- * is added up from the ranks' parts. Where its bits count, a chunk is added up by the rank in whose
- * slice it begins, which gets the rest of it from those that have it.
+ * is added up from the ranks' parts. Along the tree a chunk is added up by the rank in whose slice
+ * it begins, which gets the rest of it from those that have it, and all get all chunks' sums.
  *
  * Outside of steps the host has the whole state, so checkpoints are those of a run without shards.
  */
@@ -122,7 +122,7 @@ out:
 static enum dpt_status list_chunk(struct dpt_cuda_steps *s, int64_t k, int64_t begin, int64_t end,
                                   struct dpt_cuda_chunk *list, struct dpt_error *err)
 {
-    const bool ordered = dpt_cuda_steps_ordered(s);
+    const bool whole = dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS;
     enum dpt_status status = DPT_OK;
     int64_t next;
     int first = -1;
@@ -133,14 +133,14 @@ static enum dpt_status list_chunk(struct dpt_cuda_steps *s, int64_t k, int64_t b
         next = smaller(next, end);
         if (at == begin)
             first = owner;
-        if (ordered && owner >= 0)
+        if (whole && owner >= 0)
             DPT_TRY(add_message(s, at, next - at, owner, first, err));
-        if (owner != s->spec.rank || (ordered && at > begin))
+        if (owner != s->spec.rank || (whole && at > begin))
             continue;
         list[s->listed] = (struct dpt_cuda_chunk){
             .begin = at,
-            .n = (int32_t)((ordered ? end : next) - at),
-            .number = (int32_t)(ordered ? k : s->listed),
+            .n = (int32_t)((whole ? end : next) - at),
+            .number = (int32_t)(whole ? k : s->listed),
         };
         s->listed++;
     }
@@ -165,7 +165,7 @@ static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *e
         else
             list[s->listed++] = (struct dpt_cuda_chunk){begin, (int32_t)(end - begin), (int32_t)k};
     }
-    s->chunks = dpt_cuda_steps_ordered(s) ? (int64_t)chunks.n : s->listed;
+    s->chunks = dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS ? (int64_t)chunks.n : s->listed;
     piece.bytes = s->listed * (int64_t)sizeof *list;
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->chunk, list, (size_t)piece.bytes, err));
@@ -259,7 +259,7 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
     DPT_TRY(dpt_cuda_link_sum(s->spec.link, tail, DPT_TENSOR_ALIGN, ctx->sums, err));
-    if (dpt_cuda_steps_ordered(s))
+    if (dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS)
         DPT_TRY(dpt_cuda_link_exchange(s->spec.link, s->shared, s->n_shared, ctx->sums, err));
 out:
     dpt_device_wait_end(ctx->waits);
@@ -271,7 +271,7 @@ out:
 enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const CUstream stream = s->p->ctx.compute;
-    const int64_t first = dpt_cuda_steps_ordered(s) ? 0 : s->chunks;
+    const int64_t first = dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS ? 0 : s->chunks;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_NORM, 1, err));

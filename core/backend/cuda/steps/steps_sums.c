@@ -48,13 +48,15 @@ out:
     return status;
 }
 
-static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, struct dpt_error *err)
+/* tells: the ranks tell each other something with the first one. */
+static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, bool tells,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     /* The call may wait for other ranks where their GPUs are not connected yet. */
     dpt_device_wait_begin(s->p->ctx.waits);
-    if (s->tree != NULL && i == 0)
+    if (s->tree != NULL && tells && i == 0)
         DPT_TRY(
             dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
     DPT_TRY(s->n_pieces > 0 ? dpt_cuda_slices_sum(s, i, err) : sum_whole(s, i, err));
@@ -91,23 +93,31 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
     float *flags = s->flags + slot * DPT_TENSOR_ALIGN,
           *told = s->tree != NULL ? s->tree->flags : s->p->gradient + s->p->spec.graph->arena + at;
     const CUstream sums = s->p->ctx.sums;
+    const bool tells = tail != NULL;
+    const int end = !tells           ? -1
+                    : s->spec.shards ? s->n_buckets - 1
+                                     : 0; /* when the tail is there */
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    memcpy(flags, tail, (size_t)n * sizeof *flags);
+    if (tells)
+        memcpy(flags, tail, (size_t)n * sizeof *flags);
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(sums, s->buckets[i].ready, 0));
-        if (i == 0)
+        if (tells && i == 0)
             DPT_CUDA_TRY(
                 lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(told), flags, (size_t)n * sizeof *flags, sums));
-        DPT_TRY(sum_bucket(s, i, err));
-        if (s->spec.shards && i == s->n_buckets - 1)
+        DPT_TRY(sum_bucket(s, i, tells, err));
+        if (i == end && s->spec.shards)
             DPT_TRY(dpt_cuda_slices_end(s, err));
-        if (i == (s->spec.shards ? s->n_buckets - 1 : 0))
+        if (i == end)
             DPT_TRY(fetch_tail(s, slot, at, n, err));
     }
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, sums));
-    s->sums++;
+    if (tells)
+        s->sums++;
+    else
+        s->tree->round++;
 out:
     return dpt_cuda_steps_prefix_error(status, "summing the gradient", err);
 }

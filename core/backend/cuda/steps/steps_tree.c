@@ -15,14 +15,26 @@
  * Between linked GPUs each rank sums one slice of every piece of the gradient (steps_slices.c): it
  * receives that slice of the other ranks' blocks, and a kernel adds them in the tree's order. With
  * the gathering that is as much as an allreduce along a ring sends, where each rank has one block.
+ *
+ * If ranks take micro-batches round-robin, they do that after each round with its micro-batches'
+ * gradients (ZeRO's second stage). What then waits for later rounds are sums of this rank's slices,
+ * and `blocks` has no more than these.
  */
+
+/* Leaves [first, first + n) of a list, whose sum goes to a block, or becomes the gradient. */
+struct merge {
+    int first, n; /* n 0: it is none */
+    int to;
+};
+enum { TO_GRADIENT = -1 };
 
 /* The leaves of all ranks in steps that are divided alike. */
 struct dpt_cuda_schedule {
     int32_t *first;               /* [ranks + 1] */
-    int *blocks;                  /* [ranks] */
-    int n;                        /* all of them */
+    int *blocks;                  /* [ranks]; with rounds not used */
+    int n;                        /* leaves */
     struct dpt_cuda_leaf *leaves; /* on the device */
+    struct merge *merges;         /* [rounds][merges_of]: from the lowest block on */
 };
 
 /* --- a rank's own ----------------------------------------------------------------------------- */
@@ -90,6 +102,8 @@ int dpt_cuda_steps_parts(const void *steps)
     const struct dpt_cuda_steps *s = steps;
     const int blocks = s->tree != NULL ? blocks_of(s, s->micros) : 1;
 
+    if (s->spec.round_robin)
+        return s->tree->round < s->micros;
     return blocks > 0 ? blocks : 1;
 }
 
@@ -141,7 +155,8 @@ enum dpt_status dpt_cuda_tree_open(struct dpt_cuda_steps *s, struct dpt_error *e
     if (!s->spec.tree)
         return DPT_OK;
     DPT_TRY(DPT_ALLOCATE(s->tree, 1, "the steps", err));
-    s->tree->stride = s->p->spec.graph->arena + DPT_TENSOR_ALIGN + unit;
+    s->tree->stride =
+        s->spec.round_robin ? s->slot_floats : s->p->spec.graph->arena + DPT_TENSOR_ALIGN + unit;
     {
         const struct dpt_cuda_piece piece = {
             "sums of gradients", s->spec.blocks * s->tree->stride * (int64_t)sizeof(float),
@@ -162,6 +177,7 @@ static void drop_schedule(struct dpt_cuda_tree *t)
 
     dpt_free(last->first);
     dpt_free(last->blocks);
+    dpt_free(last->merges);
 }
 
 void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
@@ -179,33 +195,81 @@ void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
 
 /* --- over ranks ------------------------------------------------------------------------------- */
 
-/* Fills in the leaves, from the first rank's on, and how they merge. */
-static void list_leaves(const struct dpt_cuda_steps *s, struct dpt_cuda_schedule *schedule,
-                        struct dpt_cuda_leaf *leaves)
+static int merges_of(const struct dpt_cuda_steps *s)
 {
-    const int32_t all = schedule->first[s->spec.ranks];
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    return s->spec.round_robin ? s->spec.blocks + 1 : 1;
+}
+
+static int32_t rounds_of(const struct dpt_cuda_steps *s, int32_t all)
+{
+    return s->spec.round_robin ? (all + s->spec.ranks - 1) / s->spec.ranks : 1;
+}
+
+/* The blocks that a rank has in a round. */
+static int list_blocks(const struct dpt_cuda_steps *s, const int32_t *first, int32_t round, int r,
+                       struct dpt_block blocks[DPT_TREE_BLOCKS])
+{
+    const int32_t all = first[s->spec.ranks], at = round * s->spec.ranks + r;
+
+    if (!s->spec.round_robin)
+        return dpt_tree_blocks(first[r], first[r + 1], all, blocks);
+    blocks[0] = (struct dpt_block){at, 0};
+    return at < all;
+}
+
+/* Leaves that are being listed. */
+struct listing {
+    struct dpt_cuda_leaf *leaves;
     struct dpt_tree tree;
-    int received = 0;
+    int begin[DPT_TREE_BLOCKS]; /* the first leaf of each value */
+};
 
-    dpt_tree_begin(&tree, all);
+static void add_leaf(struct dpt_cuda_schedule *schedule, struct listing *l, struct dpt_block block,
+                     enum dpt_cuda_place place, int number)
+{
+    const int before = l->tree.n;
+
+    dpt_tree_push(&l->tree, block, NULL, 0, NULL, NULL);
+    if (l->tree.n > before)
+        l->begin[before] = schedule->n;
+    l->leaves[schedule->n++] =
+        (struct dpt_cuda_leaf){.place = place, .number = number, .merges = before + 1 - l->tree.n};
+}
+
+/* Lists a round's leaves: what waits, then what the ranks have, from the first one's on. */
+static void list_round(const struct dpt_cuda_steps *s, struct dpt_cuda_schedule *schedule,
+                       int32_t round, struct listing *l)
+{
+    const bool last = round == rounds_of(s, l->tree.total) - 1;
+    struct merge *merge = &schedule->merges[round * merges_of(s)];
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    const struct dpt_tree waits = l->tree;
+    int received = 0, first_new;
+
+    l->tree.n = 0;
+    for (int k = 0; k < waits.n; k++)
+        add_leaf(schedule, l, waits.block[k], DPT_CUDA_IN_BLOCKS, k);
+    first_new = schedule->n;
     for (int r = 0; r < s->spec.ranks; r++) {
-        const int n = schedule->blocks[r] =
-            dpt_tree_blocks(schedule->first[r], schedule->first[r + 1], all, blocks);
+        const bool own = r == s->spec.rank;
+        const int n = list_blocks(s, schedule->first, round, r, blocks);
 
-        for (int k = 0; k < n; k++) {
-            struct dpt_cuda_leaf *leaf = &leaves[schedule->n++];
-            const int before = tree.n;
-
-            dpt_tree_push(&tree, blocks[k], NULL, 0, NULL, NULL);
-            leaf->merges = before + 1 - tree.n;
-            leaf->place = r != s->spec.rank ? DPT_CUDA_RECEIVED
-                          : k == n - 1      ? DPT_CUDA_IN_SUM
-                                            : DPT_CUDA_IN_BLOCKS;
-            leaf->number = r != s->spec.rank ? received++ : k;
-        }
+        schedule->blocks[r] = n;
+        for (int k = 0; k < n; k++)
+            add_leaf(schedule, l, blocks[k],
+                     !own         ? DPT_CUDA_RECEIVED
+                     : k == n - 1 ? DPT_CUDA_IN_SUM
+                                  : DPT_CUDA_IN_BLOCKS,
+                     own ? k : received++);
     }
-    dpt_cuda_link_leaves(leaves, schedule->n);
+    for (int k = 0; k < l->tree.n; k++) {
+        const int end = k + 1 < l->tree.n ? l->begin[k + 1] : schedule->n;
+        const bool stays = end <= first_new;
+
+        dpt_cuda_link_leaves(l->leaves + l->begin[k], end - l->begin[k]);
+        if (!stays)
+            *merge++ = (struct merge){l->begin[k], end - l->begin[k], last ? TO_GRADIENT : k};
+    }
 }
 
 /* Makes the schedule of such steps, of which a job has one for whole steps, and one for the last of
@@ -215,25 +279,31 @@ static enum dpt_status make_schedule(struct dpt_cuda_steps *s, const int32_t *fi
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_tree *t = s->tree;
-    const size_t ranks = (size_t)s->spec.ranks, most = (size_t)(s->spec.received + s->spec.blocks);
+    const size_t ranks = (size_t)s->spec.ranks;
+    const size_t rounds = (size_t)rounds_of(s, first[ranks]), merges = (size_t)merges_of(s);
+    const size_t each = (size_t)(s->spec.received + s->spec.blocks) + 1; /* leaves of a round */
     struct dpt_cuda_schedule *schedule;
-    struct dpt_cuda_leaf *leaves = NULL;
+    struct listing l;
     struct dpt_cuda_piece piece = {"the ranks' sums", 0, NULL, false};
 
+    l.leaves = NULL;
     DPT_GROW(t->schedules, &t->schedule_room, (size_t)t->n_schedules + 1, "the ranks' sums", err);
     schedule = &t->schedules[t->n_schedules++];
     *schedule = (struct dpt_cuda_schedule){0};
     DPT_TRY(DPT_ALLOCATE(schedule->first, ranks + 1, "the ranks' sums", err));
     DPT_TRY(DPT_ALLOCATE(schedule->blocks, ranks, "the ranks' sums", err));
-    DPT_TRY(DPT_ALLOCATE(leaves, most + 1, "the ranks' sums", err));
+    DPT_TRY(DPT_ALLOCATE(schedule->merges, rounds * merges, "the ranks' sums", err));
+    DPT_TRY(DPT_ALLOCATE(l.leaves, rounds * each, "the ranks' sums", err));
     memcpy(schedule->first, first, (ranks + 1) * sizeof *first);
-    list_leaves(s, schedule, leaves);
+    dpt_tree_begin(&l.tree, first[ranks]);
+    for (int32_t k = 0; k < (int32_t)rounds; k++)
+        list_round(s, schedule, k, &l);
     piece.at = (void **)&schedule->leaves;
-    piece.bytes = schedule->n * (int64_t)sizeof *leaves;
+    piece.bytes = schedule->n * (int64_t)sizeof *l.leaves;
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
-    DPT_TRY(dpt_cuda_steps_upload(s, schedule->leaves, leaves, (size_t)piece.bytes, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, schedule->leaves, l.leaves, (size_t)piece.bytes, err));
 out:
-    dpt_free(leaves);
+    dpt_free(l.leaves);
     return status;
 }
 
@@ -246,6 +316,7 @@ enum dpt_status dpt_cuda_steps_divide(void *steps, const int32_t *first, struct 
 
     t->first = first[s->spec.rank];
     t->all = first[s->spec.ranks];
+    t->round = 0;
     for (t->present = 0; t->present < t->n_schedules; t->present++)
         if (memcmp(t->schedules[t->present].first, first, bytes) == 0)
             return DPT_OK;
@@ -257,23 +328,32 @@ out:
     return dpt_cuda_steps_prefix_error(status, "dividing the sums", err);
 }
 
+/* How many blocks a rank has in the present round. */
+static int count_blocks(const struct dpt_cuda_steps *s, int r)
+{
+    const struct dpt_cuda_tree *t = s->tree;
+
+    return s->spec.round_robin ? t->round * s->spec.ranks + r < t->all
+                               : t->schedules[t->present].blocks[r];
+}
+
 /* Lists what this rank sends of a piece, and what it receives. */
 static int list_messages(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece)
 {
     const struct dpt_cuda_tree *t = s->tree;
-    const struct dpt_cuda_schedule *schedule = &t->schedules[t->present];
     const size_t width = (size_t)piece->width;
-    const int own = schedule->blocks[s->spec.rank];
+    const int own = count_blocks(s, s->spec.rank);
     float *received = t->received;
     int n = 0;
 
     for (int r = 0; r < s->spec.ranks; r++) {
         const int64_t slice = piece->first + r * piece->width;
+        const int others = r == s->spec.rank ? 0 : count_blocks(s, r);
 
         for (int k = 0; k < own && r != s->spec.rank; k++)
             t->messages[n++] = (struct dpt_cuda_message){
                 (k == own - 1 ? s->p->gradient : block_at(s, k)) + slice, width, r, true};
-        for (int k = 0; k < schedule->blocks[r] && r != s->spec.rank; k++, received += width)
+        for (int k = 0; k < others; k++, received += width)
             t->messages[n++] = (struct dpt_cuda_message){received, width, r, false};
     }
     return n;
@@ -285,21 +365,29 @@ enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, const struct dpt_cud
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const struct dpt_cuda_tree *t = s->tree;
     const struct dpt_cuda_schedule *schedule = &t->schedules[t->present];
-    struct dpt_cuda_tree_args args = {.sum = s->p->gradient,
-                                      .blocks = t->blocks,
-                                      .received = t->received,
-                                      .first = piece->first + s->spec.rank * piece->width,
-                                      .width = piece->width,
-                                      .stride = t->stride};
+    const int64_t first = piece->first + s->spec.rank * piece->width;
+    struct dpt_cuda_tree_args args = {
+        .sum = s->p->gradient,
+        .blocks = s->spec.round_robin ? dpt_cuda_shifted(t->blocks, piece, first) : t->blocks,
+        .received = t->received,
+        .first = first,
+        .width = piece->width,
+        .stride = t->stride};
+    const struct merge *merge;
     enum dpt_status status = DPT_OK;
 
     if (t->present == t->n_schedules) /* `divide` failed, so this rank knows of no messages */
         DPT_TRY(dpt_fail(err, DPT_RANK, "the step's sums are not divided"));
-    args.leaf = schedule->leaves;
-    args.n = schedule->n;
     DPT_TRY(
         dpt_cuda_link_exchange(s->spec.link, t->messages, list_messages(s, piece), ctx->sums, err));
-    DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
+    merge = &schedule->merges[t->round * merges_of(s)];
+    for (int k = 0; k < merges_of(s) && merge[k].n > 0; k++) {
+        args.leaf = schedule->leaves + merge[k].first;
+        args.n = merge[k].n;
+        args.to =
+            (merge[k].to == TO_GRADIENT ? args.sum : args.blocks + merge[k].to * t->stride) + first;
+        DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
+    }
 out:
     return status;
 }

@@ -19,8 +19,8 @@ FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 
 # These take single elements: rows of logits, tensors that are strided in the other layout, and chunks that begin anywhere.
-NO_VECTOR_LOADS = ("from_layout", "to_layout", "gather", "flatten", "norm_chunks", "norm_decide")
-NO_VECTOR_STORES = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back", "norm_chunks", "norm_decide")
+NO_VECTOR_LOADS = ("from_layout", "to_layout", "gather", "flatten", "norm_chunks", "norm_decide", "norm_in_order")
+NO_VECTOR_STORES = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back", "norm_chunks", "norm_decide", "norm_in_order")
 
 # These and the losses add up rows: two blocks must fit a multiprocessor's registers, and four loads are in flight before the first is used.
 OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back|norm")

@@ -245,7 +245,9 @@ static void ranks_along_the_tree(void **state)
         const int64_t width = 4 * draw_int(&d, 1, 8), first = 4 * draw_int(&d, 0, 4);
         struct dpt_cuda_leaf *leaf = dpt_alloc_array(RANKS * MOST, sizeof *leaf);
         float *sum = dpt_alloc_array(FLOATS, 4), *blocks = dpt_alloc_array(MOST * FLOATS, 4),
-              *received = dpt_alloc_array(RANKS * MOST * FLOATS, 4), values[RANKS * MOST][FLOATS];
+              *received = dpt_alloc_array(RANKS * MOST * FLOATS, 4),
+              *made = dpt_alloc_array(FLOATS, 4), *to = first == 0 ? sum : made,
+              values[RANKS * MOST][FLOATS];
         int32_t begin[RANKS + 1] = {0};
         struct dpt_tree tree;
         int n = 0, got = 0;
@@ -279,12 +281,13 @@ static void ranks_along_the_tree(void **state)
                                                                   .sum = sum,
                                                                   .blocks = blocks,
                                                                   .received = received,
+                                                                  .to = to,
                                                                   .first = first,
                                                                   .width = width,
                                                                   .stride = FLOATS,
                                                                   .n = n});
-        assert_memory_equal(sum + first, tree.value[0], (size_t)width * 4);
-        dpt_free(leaf), dpt_free(sum), dpt_free(blocks), dpt_free(received);
+        assert_memory_equal(to, tree.value[0], (size_t)width * 4);
+        dpt_free(leaf), dpt_free(made), dpt_free(sum), dpt_free(blocks), dpt_free(received);
     }
 }
 
@@ -322,11 +325,12 @@ static void close_chunked(struct chunked *c)
 }
 
 /* Adds up and decides as ranks do that have random chunks each: the doubles that they tell each
- * other are summed, of all chunks where their order counts. */
-static void decide_in_parts(struct draw *d, const struct dpt_cuda_norm_args *whole)
+ * other are summed, of all chunks if these are told by themselves. */
+static void decide_in_parts(struct draw *d, const struct dpt_cuda_norm_args *whole,
+                            enum dpt_cuda_shared shared)
 {
     enum { RANKS = 3 };
-    const bool ordered = whole->ordered;
+    const bool each = shared == DPT_CUDA_SHARED_CHUNKS;
     struct dpt_cuda_norm_args last = *whole;
     double *told = dpt_alloc_array((size_t)whole->chunks + 2, 8);
     int8_t *rank = dpt_alloc_array((size_t)whole->chunks, 1);
@@ -338,20 +342,21 @@ static void decide_in_parts(struct draw *d, const struct dpt_cuda_norm_args *who
         struct dpt_cuda_chunk *list = dpt_alloc_array((size_t)whole->chunks, sizeof *list);
         uint32_t counter = 0;
 
-        own.chunk = list, own.listed = 0, own.shared = true, own.counter = &counter;
+        own.chunk = list, own.listed = 0, own.shared = shared, own.counter = &counter;
         for (int64_t k = 0; k < whole->chunks; k++) {
             if (rank[k] != r)
                 continue;
             list[own.listed] = whole->chunk[k];
-            list[own.listed].number = (int32_t)(ordered ? k : own.listed);
+            list[own.listed].number = (int32_t)(each ? k : own.listed);
             own.listed++;
         }
-        own.chunks = ordered ? whole->chunks : own.listed;
+        own.chunks = each ? whole->chunks : own.listed;
         memset(own.partial, 0, (size_t)(whole->chunks + 2) * 8);
         dpt_emulate(DPT_CUDA_K_norm_chunks, &own);
-        for (int64_t k = ordered ? 0 : own.chunks; k < own.chunks + 2; k++)
-            told[ordered ? k : k - own.chunks] += own.partial[k];
-        last.chunks = ordered ? own.chunks : 0;
+        for (int64_t k = each ? 0 : own.chunks; k < own.chunks + 2; k++)
+            told[each ? k : k - own.chunks] += own.partial[k];
+        last.chunks = each ? own.chunks : 0;
+        last.shared = shared;
         dpt_free(list);
     }
     last.partial = told;
@@ -360,7 +365,8 @@ static void decide_in_parts(struct draw *d, const struct dpt_cuda_norm_args *who
 }
 
 /* The norm of chunks: dpt_sum_of_squares of each, added in their order where it clips, by one rank
- * or by several. State that is not finite, a gradient, or a weight before, withholds the update. */
+ * or by several, with the same bits if these hear of all chunks. State that is not finite, a
+ * gradient, or a weight before, withholds the update. */
 static void norms_of_chunks(void **state)
 {
     enum { CHUNKS = 1300, STATE = 32 };
@@ -372,7 +378,9 @@ static void norms_of_chunks(void **state)
             [DPT_CUDA_TAIL_LOSS] = 1, [DPT_CUDA_TAIL_SAMPLES] = 3, [DPT_CUDA_TAIL_WEIGHT] = 3};
         const struct dpt_cuda_rates rates = {.update = 7};
         const int broken = seed % 6;
-        struct dpt_cuda_state told = {.loss_scale = 1, .unsound = broken == 5};
+        const bool each = broken != 1 || seed % 4 == 1; /* of chunks all ranks hear */
+        struct dpt_cuda_state told = {.loss_scale = 1, .unsound = broken == 5}, alone;
+        double shown;
         double want = 0, scale = 1.0 / 3;
         uint32_t counter = 0;
         struct dpt_cuda_norm_args norm = {.tail = tail,
@@ -394,14 +402,21 @@ static void norms_of_chunks(void **state)
         want = sqrt(want) * scale;
         norm.gradient = c.gradient, norm.partial = c.partial, norm.n = c.n;
         norm.chunk = c.chunk, norm.listed = norm.chunks = c.chunks;
-        if (seed > 30)
-            decide_in_parts(&d, &norm);
-        else
-            dpt_emulate(DPT_CUDA_K_norm_chunks, &norm);
+        alone = told;
+        norm.state = &alone;
+        dpt_emulate(DPT_CUDA_K_norm_chunks, &norm);
+        dpt_emulate(DPT_CUDA_K_norm_in_order,
+                    &(struct dpt_cuda_shown_args){c.partial, tail, &shown, c.chunks});
+        norm.state = &told;
+        decide_in_parts(&d, &norm, each ? DPT_CUDA_SHARED_CHUNKS : DPT_CUDA_SHARED_SUM);
+        assert_int_equal(told.withheld, alone.withheld);
+        if (each && broken < 3)
+            assert_memory_equal(&told, &alone, sizeof alone);
         assert_int_equal(told.withheld, broken >= 3 ? DPT_CUDA_WITHHELD : 0);
         if (broken == 1) {
             assert_true(fabs(told.norm - want) <= 1e-12 * want);
             assert_true(told.scale == (float)scale);
+            assert_true(shown == want);
         } else if (broken < 3) {
             assert_true(told.norm == want);
             assert_true(told.scale == (float)(want > 0.5 ? scale * (0.5 / want) : scale));

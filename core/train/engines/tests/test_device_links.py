@@ -59,8 +59,12 @@ CLIPPED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1}"}
 ORDERED = pytest.mark.parametrize("sections, micro", [(MLP, 4), (CNN, 4), (CLIPPED, 8)], ids=["mlp", "cnn", "clipped"])
 
 
+def norms(machine, name):
+    return [event["gradient_norm"] for event in dpt.events(machine.path / name, "train")]
+
+
 @ORDERED
-@pytest.mark.parametrize("shard", ["none", "optimizer"])
+@pytest.mark.parametrize("shard", ["none", "optimizer", "gradients"])
 def test_reproducible_sums_have_one_order(machine, sections, micro, shard):
     """The host's bytes on any number of ranks: of devices that sum by themselves, in slices, with micro-batches that the ranks do not divide."""
     job = machine.job(sections, batch=f"{{global: 48, micro: {micro}}}", comm="{reduction: reproducible}")
@@ -71,6 +75,7 @@ def test_reproducible_sums_have_one_order(machine, sections, micro, shard):
         assert ranks == 1 or header(result, "sums") == "by NCCL 2.28.3"
         assert machine.newest(str(ranks)) == machine.newest("host")
         np.testing.assert_array_equal(machine.losses(str(ranks)), machine.losses("host"))
+        assert norms(machine, str(ranks)) == norms(machine, "host")
 
 
 def test_reproducible_runs_go_on_anywhere(machine):
@@ -82,12 +87,12 @@ def test_reproducible_runs_go_on_anywhere(machine):
     assert machine.newest("parts") == machine.newest("whole")
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks, shard", [(1, "none"), (3, "none"), (3, "gradients")])
 @pytest.mark.parametrize("seed", range(3))
-def test_reproducible_in_any_order_of_the_streams(machine, ranks, seed):
+def test_reproducible_in_any_order_of_the_streams(machine, ranks, shard, seed):
     job = machine.job(CNN, batch="{global: 48, micro: 4}", comm="{reduction: reproducible}")
     machine.train("eager", job, sets=["log.hashes=true"])
-    machine.train("lazy", job, ranks=ranks, FAKEGPU_EAGER="0", FAKEGPU_SEED=str(seed))
+    machine.train("lazy", job, ranks=ranks, sets=[f"parallel.shard={shard}"], FAKEGPU_EAGER="0", FAKEGPU_SEED=str(seed))
     machine.assert_same_run_bits("lazy", "eager")
 
 

@@ -1,4 +1,5 @@
 /* The ranges of fake_ranges.h: a function for each struct of arguments. */
+#include <stddef.h>
 #include <string.h>
 
 #include "core/backend/cuda/tests/fake/fake_ranges.h"
@@ -250,7 +251,7 @@ RANGES(tree)
 
         writes(k, from[leaf->place], bytes); /* of a value that waits */
     }
-    writes(k, a->sum + a->first, bytes);
+    writes(k, a->to, bytes);
 }
 
 RANGES(norm)
@@ -258,19 +259,28 @@ RANGES(norm)
     add(k, a->gradient, 4 * (a->n + a->state_n), a->copies.number != NULL);
     reads(k, a->tail, 4 * DPT_CUDA_TAIL_SUMS);
     reads(k, a->copies.at, a->copies.bytes);
-    writes(k, a->state, sizeof *a->state);
+    writes(k, a->state, offsetof(struct dpt_cuda_state, shown));
     writes(k, a->counter, 4);
     reads(k, a->chunk, 8 * (a->chunks + 1));
 }
 
+RANGES(shown)
+{
+    reads(k, a->partial, 8 * a->chunks);
+    reads(k, a->tail, 4 * DPT_CUDA_TAIL_SUMS);
+    writes(k, a->norm, 8);
+}
+
 RANGES(update)
 {
-    writes(k, a->params, 4 * (a->n + a->state_n));
-    reads(k, a->gradient, 4 * (a->n + a->state_n));
+    const int64_t learned = (a->end < a->n ? a->end : a->n) - a->first;
+
+    writes(k, a->params + a->first, 4 * (a->end - a->first));
+    reads(k, a->gradient + a->first, 4 * (a->end - a->first));
     writes(k, a->copies.at, a->copies.bytes);
     for (int i = 0; i < DPT_RULE_MOST_SLOTS; i++)
-        writes(k, a->slot[i], 4 * a->n);
-    writes(k, a->state, sizeof *a->state);
+        writes(k, a->slot[i] == NULL ? NULL : a->slot[i] + a->first, 4 * learned);
+    writes(k, a->state, offsetof(struct dpt_cuda_state, shown));
 }
 
 #define CALL(argument)                                                                             \
@@ -283,6 +293,7 @@ DPT_CUDA_TYPED_ARGUMENTS(CALL)
 CALL(add)
 CALL(feed)
 CALL(norm)
+CALL(shown)
 CALL(tree)
 CALL(update)
 /* clang-format on */
