@@ -16,6 +16,7 @@ struct dpt_cuda_link {
     /* Held while a call is under way that uses `comm`, which an abort frees. */
     pthread_mutex_t lock;
     bool aborted;
+    struct dpt_device_waits *waits; /* borrowed; NULL: no watchdog */
 };
 
 /* Turns a result into a status. comm: may be NULL. */
@@ -113,12 +114,26 @@ out:
     return status;
 }
 
-/* Takes the lock for a call. Errors: RANK: there is no communicator any more. */
+void dpt_cuda_link_watch(struct dpt_cuda_link *link, struct dpt_device_waits *waits)
+{
+    link->waits = waits;
+}
+
+/* Takes the lock for a call, which may wait for other ranks: NCCL connects two GPUs when they send
+ * each other something for the first time. `leave` follows, also after an error. Errors: RANK: there
+ * is no communicator any more. */
 static enum dpt_status enter(struct dpt_cuda_link *link, struct dpt_error *err)
 {
+    dpt_device_wait_begin(link->waits);
     pthread_mutex_lock(&link->lock);
     return link->aborted ? dpt_fail(err, DPT_RANK, "NCCL: the GPUs' connections were ended")
                          : DPT_OK;
+}
+
+static void leave(struct dpt_cuda_link *link)
+{
+    pthread_mutex_unlock(&link->lock);
+    dpt_device_wait_end(link->waits);
 }
 
 enum dpt_status dpt_cuda_link_check(struct dpt_cuda_link *link, struct dpt_error *err)
@@ -131,7 +146,7 @@ enum dpt_status dpt_cuda_link_check(struct dpt_cuda_link *link, struct dpt_error
                   "ncclCommGetAsyncError", err));
     DPT_TRY(check(&link->lib, link->comm, code, "a sum over the ranks", err));
 out:
-    pthread_mutex_unlock(&link->lock);
+    leave(link);
     return status;
 }
 
@@ -145,7 +160,7 @@ static enum dpt_status sum_in_place(struct dpt_cuda_link *link, void *at, size_t
                   link->lib.ncclAllReduce(at, at, n, type, DPT_NCCL_SUM, link->comm, stream),
                   "ncclAllReduce", err));
 out:
-    pthread_mutex_unlock(&link->lock);
+    leave(link);
     return status;
 }
 
@@ -173,7 +188,7 @@ enum dpt_status dpt_cuda_link_scatter(struct dpt_cuda_link *link, float *at, siz
         link->lib.ncclReduceScatter(at, own, n, DPT_NCCL_FLOAT, DPT_NCCL_SUM, link->comm, stream),
         "ncclReduceScatter", err));
 out:
-    pthread_mutex_unlock(&link->lock);
+    leave(link);
     return status;
 }
 
@@ -214,7 +229,7 @@ static enum dpt_status enqueue_group(struct dpt_cuda_link *link, enqueue_fn *enq
     if (status == DPT_OK)
         status = check(lib, link->comm, code, "ncclGroupEnd", err);
 out:
-    pthread_mutex_unlock(&link->lock);
+    leave(link);
     return status;
 }
 

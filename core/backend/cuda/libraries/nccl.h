@@ -15,10 +15,14 @@
 #define DPT_BACKEND_CUDA_NCCL_H
 
 #include "core/backend/cuda/libraries/library.h"
+#include "core/base/device_waits.h"
 #include "core/comm/transport.h"
 
 /* A GPU's connections with those of the other ranks. */
 struct dpt_cuda_link;
+
+/* From now on calls are counted as waits, for a watchdog that reads them. Borrowed. */
+void dpt_cuda_link_watch(struct dpt_cuda_link *link, struct dpt_device_waits *waits);
 
 /* Enqueues the sum of n floats in device memory over the ranks, in place. The same call, in the
  * same order, on all ranks. Errors: RANK. */

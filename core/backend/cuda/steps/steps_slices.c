@@ -202,25 +202,13 @@ void dpt_cuda_slices_close(struct dpt_cuda_steps *s)
 
 /* --- sums ------------------------------------------------------------------------------------- */
 
-/* Enqueues the gathering of all ranks' slices of n pieces. The call may wait for other ranks. */
-static enum dpt_status gather(const struct dpt_cuda_steps *s, const struct dpt_cuda_message *pieces,
-                              int n, CUstream stream, struct dpt_error *err)
-{
-    enum dpt_status status;
-
-    dpt_device_wait_begin(s->p->ctx.waits);
-    status = dpt_cuda_link_gather(s->spec.link, pieces, n, stream, err);
-    dpt_device_wait_end(s->p->ctx.waits);
-    return status;
-}
-
 enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
                                        struct dpt_error *err)
 {
     for (int i = 0; i < s->n_pieces; i++)
         s->gathers[i] = (struct dpt_cuda_message){.at = arena + s->pieces[i].first,
                                                   .n = (size_t)s->pieces[i].width};
-    return gather(s, s->gathers, s->n_pieces, stream, err);
+    return dpt_cuda_link_gather(s->spec.link, s->gathers, s->n_pieces, stream, err);
 }
 
 enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err)
@@ -240,7 +228,7 @@ enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct
         else
             DPT_TRY(dpt_cuda_link_scatter(s->spec.link, all.at, all.n, sums, err));
         if (!s->spec.shards)
-            DPT_TRY(gather(s, &all, 1, sums, err));
+            DPT_TRY(dpt_cuda_link_gather(s->spec.link, &all, 1, sums, err));
     }
 out:
     return status;
@@ -254,7 +242,6 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
     enum dpt_status status = DPT_OK;
     int64_t end;
 
-    dpt_device_wait_begin(ctx->waits); /* as above */
     if (owner_of(s, arena, &end) != s->spec.rank)
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
@@ -262,7 +249,6 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
     if (dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS)
         DPT_TRY(dpt_cuda_link_exchange(s->spec.link, s->shared, s->n_shared, ctx->sums, err));
 out:
-    dpt_device_wait_end(ctx->waits);
     return status;
 }
 
@@ -275,11 +261,8 @@ enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_erro
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_NORM, 1, err));
-    dpt_device_wait_begin(s->p->ctx.waits);
-    status = dpt_cuda_link_sum_doubles(s->spec.link, s->partial + first,
-                                       (size_t)(s->chunks + 2 - first), stream, err);
-    dpt_device_wait_end(s->p->ctx.waits);
-    DPT_TRY(status);
+    DPT_TRY(dpt_cuda_link_sum_doubles(s->spec.link, s->partial + first,
+                                      (size_t)(s->chunks + 2 - first), stream, err));
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
     DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
     if (s->copies.bytes > 0)
@@ -326,7 +309,7 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemcpyDtoDAsync(dpt_cuda_ptr(own), dpt_cuda_ptr(s->slot[k] + piece->at),
                                        (size_t)piece->width * sizeof *slot, ctx->sums));
-        DPT_TRY(gather(s, &all, 1, ctx->sums, err));
+        DPT_TRY(dpt_cuda_link_gather(s->spec.link, &all, 1, ctx->sums, err));
         DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
         if (n > 0)
             DPT_TRY(dpt_cuda_steps_download(s, slot + piece->first, s->gathered,

@@ -25,6 +25,7 @@ enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *e
 
     if (s->spec.link == NULL)
         return DPT_OK;
+    dpt_cuda_link_watch(s->spec.link, s->p->ctx.waits);
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, pieces, sizeof pieces / sizeof *pieces, err));
     DPT_TRY(DPT_ALLOCATE(s->told, (size_t)s->n_staging, "the steps", err));
     for (int i = 0; i < s->n_staging; i++)
@@ -54,14 +55,11 @@ static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, bool tells,
 {
     enum dpt_status status = DPT_OK;
 
-    /* The call may wait for other ranks where their GPUs are not connected yet. */
-    dpt_device_wait_begin(s->p->ctx.waits);
     if (s->tree != NULL && tells && i == 0)
         DPT_TRY(
             dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
     DPT_TRY(s->n_pieces > 0 ? dpt_cuda_slices_sum(s, i, err) : sum_whole(s, i, err));
 out:
-    dpt_device_wait_end(s->p->ctx.waits);
     return status;
 }
 
