@@ -101,10 +101,15 @@ struct dpt_steps_spec {
     int rank, ranks; /* this rank, of those that sum */
     /* Gradients are summed along the tree of core/comm/sums/tree.h, over the ranks only with a
      * link, and the norm as under `reproducible` (dpt_graph_chunks). blocks: how many values
-     * wait at most until this rank's next micro-batch is computed. received: how many blocks all
-     * other ranks have in a step at most. */
+     * wait at most until this rank's next micro-batch is computed. */
     bool tree;
-    int blocks, received;
+    int blocks;
+    /* With a link: so many ranks share a node, as many on each, which follow one another; they
+     * merge what they have before it goes to other nodes. 1: nodes do not count. merged: how many
+     * blocks a node has in a round at most. received: how many slices a rank gets at once at most:
+     * of the blocks of the other ranks on its node one for each node, or one of the blocks of each
+     * other node. */
+    int node_ranks, merged, received;
     /* With a link: each rank has a part of the optimizer's state, and updates a part of the
      * parameters. What copies slots to the host or the gradient is then collective, and all ranks
      * get them whole. */

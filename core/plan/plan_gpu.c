@@ -7,7 +7,7 @@
 #include <strings.h>
 
 #include "core/backend/operation.h"
-#include "core/comm/sums/tree.h"
+#include "core/train/layout/shares.h"
 #include "core/train/reduction/gradient_reduction.h"
 #include "core/train/setup/choose.h"
 
@@ -177,31 +177,10 @@ static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
     return l->on_device && p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
 }
 
-/* The most blocks that any rank has of a step's gradient, or of a round's; waiting: that it keeps
- * beside the present one, of its slices if each round is summed. */
-static int most_blocks(const struct dpt_layout *l, int *waiting)
+/* Whether the ranks of a node merge their blocks before these go to other nodes. */
+static bool merges_on_nodes(const struct dpt_layout *l)
 {
-    const int32_t all = dpt_sampler_micro_batches(&l->sampler, 0);
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
-    int most = 0;
-
-    *waiting = 0;
-    for (int32_t end = l->replicas; l->round_robin && end < all; end += l->replicas) {
-        const int n = dpt_tree_blocks(0, end, all, blocks);
-
-        *waiting = n > *waiting ? n : *waiting;
-    }
-    for (int r = 0; !l->round_robin && r < l->replicas; r++) {
-        int32_t first, last;
-        int n;
-
-        dpt_sampler_partition(&l->sampler, 0, r, l->replicas, &first, &last);
-        n = dpt_tree_blocks(first, last, all, blocks);
-        most = n > most ? n : most;
-        n = dpt_tree_most(first, last, all);
-        *waiting = n > *waiting ? n : *waiting;
-    }
-    return l->round_robin ? 1 : most;
+    return l->node_replicas > 1 && dpt_layout_nodes(l) > 1 && l->replicas % l->node_replicas == 0;
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
@@ -236,11 +215,10 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     /* The device adds gradients if there is memory for that. */
     const bool adds = sum + (double)p->program.sums + margin * p->gpu.memory <= p->gpu.memory;
     double sums = adds ? (double)p->program.sums : 0;
-    int waiting = 0;
 
     if (along_tree(p, &p->layout))
-        most_blocks(&p->layout, &waiting);
-    sums += waiting * arena / (p->layout.round_robin ? p->layout.replicas : 1);
+        sums += dpt_share_waiting(&p->layout) * arena /
+                (p->layout.round_robin ? p->layout.replicas : 1);
 
     if (!adds)
         p->adds = p->layout.at_once;
@@ -326,14 +304,20 @@ double dpt_plan_gpu_micro(const struct dpt_plan *p, int32_t first, int32_t last,
 
 /* --- sums ------------------------------------------------------------------------------------- */
 
+/* The link between GPUs of a node, and its rate. */
+static enum dpt_plan_link node_link(const struct dpt_plan *p, double *rate)
+{
+    *rate = p->gpu.nvlink > 0 ? p->gpu.nvlink : p->gpu.pcie;
+    return p->gpu.nvlink > 0 ? DPT_PLAN_LINK_NVLINK : DPT_PLAN_LINK_PCIE;
+}
+
 /* The link that limits NCCL's sums over the ranks of a layout, and what they reach of it. */
 static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dpt_layout *l,
                                        double *rate)
 {
     const double network = p->spec.fabric.bandwidth, pcie = p->gpu.pcie * l->node_replicas;
-    enum dpt_plan_link link = p->gpu.nvlink > 0 ? DPT_PLAN_LINK_NVLINK : DPT_PLAN_LINK_PCIE;
+    enum dpt_plan_link link = node_link(p, rate);
 
-    *rate = p->gpu.nvlink > 0 ? p->gpu.nvlink : p->gpu.pcie;
     if (dpt_layout_nodes(l) > 1 && (l->node_replicas == 1 || fmin(network, pcie) < *rate)) {
         link = network < pcie ? DPT_PLAN_LINK_NETWORK : DPT_PLAN_LINK_PCIE;
         *rate = fmin(network, pcie); /* all GPUs of a node send at once */
@@ -346,6 +330,7 @@ static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dp
  * messages between nodes that wait for one another. */
 struct exchange {
     double sent, messages, most; /* most: bytes of a call */
+    double before;               /* the bytes that each sends on its node before that */
 };
 /* Of the buckets of a gradient; of the weights, with shards; and of few numbers. */
 enum { OF_GRADIENT, OF_WEIGHTS, OF_FEW, EXCHANGES };
@@ -357,16 +342,22 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
 {
     const double others = (l->replicas - 1.0) / l->replicas;
     const int nodes = dpt_layout_nodes(l);
-    const struct exchange ring = {others, nodes - 1, call_bytes},
-                          sum = {2 * others, 2 * ceil(log2(nodes)), call_bytes};
+    const struct exchange ring = {others, nodes - 1, call_bytes, 0},
+                          sum = {2 * others, 2 * ceil(log2(nodes)), call_bytes, 0};
     struct exchange to_owners = ring;
     double rate;
-    int waiting;
 
-    if (along_tree(p, l)) { /* they send their blocks, past each other also between nodes */
+    if (along_tree(p, l) && merges_on_nodes(l)) { /* what their node has goes on to the others */
         const bool network = slowest_link(p, l, &rate) == DPT_PLAN_LINK_NETWORK;
 
-        to_owners.sent *= most_blocks(l, &waiting) * (network ? l->node_replicas : 1);
+        to_owners.before = dpt_share_blocks(l, 1) * (1 - 1.0 / l->node_replicas);
+        to_owners.sent = dpt_share_blocks(l, l->node_replicas) * (1 - 1.0 / nodes) /
+                         (network ? 1 : l->node_replicas);
+        to_owners.messages = 1;
+    } else if (along_tree(p, l)) { /* they send their blocks, past each other also between nodes */
+        const bool network = slowest_link(p, l, &rate) == DPT_PLAN_LINK_NETWORK;
+
+        to_owners.sent *= dpt_share_blocks(l, 1) * (network ? l->node_replicas : 1);
         to_owners.messages = nodes > 1;
     }
     exchange[OF_WEIGHTS] = ring;
@@ -375,8 +366,9 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
     if (l->updaters > 1)
         exchange[OF_GRADIENT] = to_owners;
     else if (along_tree(p, l))
-        exchange[OF_GRADIENT] = (struct exchange){to_owners.sent + ring.sent,
-                                                  to_owners.messages + ring.messages, call_bytes};
+        exchange[OF_GRADIENT] =
+            (struct exchange){to_owners.sent + ring.sent, to_owners.messages + ring.messages,
+                              call_bytes, to_owners.before};
     else
         exchange[OF_GRADIENT] = sum;
 }
@@ -394,10 +386,13 @@ static void sum_seconds(const struct dpt_plan *p, const struct dpt_layout *l,
     if (p->by_host == NULL) {
         double rate;
         const enum dpt_plan_link link = slowest_link(p, l, &rate);
+        const double calls = fmax(1, ceil(bytes / exchange->most));
         const double call = call_start + exchange->messages * (f->latency + 2 * f->overhead);
 
-        seconds[link] =
-            fmax(1, ceil(bytes / exchange->most)) * call + exchange->sent * bytes / rate;
+        seconds[link] = calls * call + exchange->sent * bytes / rate;
+        if (exchange->before > 0)
+            seconds[node_link(p, &rate)] +=
+                calls * call_start + exchange->before * bytes / rate / reached_link;
         return;
     }
     /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be

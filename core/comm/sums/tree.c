@@ -75,6 +75,23 @@ int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block
     return tree.n;
 }
 
+int32_t dpt_tree_rounds(const struct dpt_tree_division *d)
+{
+    return d->round_robin ? (d->first[d->ranks] + d->ranks - 1) / d->ranks : 1;
+}
+
+int dpt_tree_blocks_of(const struct dpt_tree_division *d, int32_t round, int begin, int end,
+                       struct dpt_block *blocks)
+{
+    const int64_t all = d->first[d->ranks], first = (int64_t)round * d->ranks + begin,
+                  last = (int64_t)round * d->ranks + end;
+
+    if (!d->round_robin)
+        return dpt_tree_blocks(d->first[begin], d->first[end], (int32_t)all, blocks);
+    return dpt_tree_blocks((int32_t)(first < all ? first : all), (int32_t)(last < all ? last : all),
+                           (int32_t)all, blocks);
+}
+
 int dpt_tree_most(int32_t first, int32_t last, int32_t total)
 {
     struct dpt_tree tree;

@@ -51,6 +51,20 @@ void dpt_tree_add(float *restrict to, const float *restrict from, size_t n);
  * least DPT_TREE_BLOCKS. */
 int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks);
 
+/* Which leaves ranks have: rank r has first[r] … first[r+1]-1 of first[ranks], or, round-robin, in
+ * round k number k x ranks + r, as long as there are any. */
+struct dpt_tree_division {
+    const int32_t *first; /* [ranks + 1]; borrowed */
+    int ranks;
+    bool round_robin;
+};
+
+/* The rounds; 1 unless they are taken round-robin. */
+int32_t dpt_tree_rounds(const struct dpt_tree_division *d);
+/* The blocks of what ranks begin … end-1 have in a round; returns how many. */
+int dpt_tree_blocks_of(const struct dpt_tree_division *d, int32_t round, int begin, int end,
+                       struct dpt_block *blocks);
+
 /* The most blocks that stand for leaves first … i-1, for any leaf i of first … last-1. */
 int dpt_tree_most(int32_t first, int32_t last, int32_t total);
 

@@ -119,9 +119,53 @@ static void buffers_are_few_and_come_back(void **state)
     }
 }
 
+/* What ranks that follow one another have together is what their blocks merge to, and in all rounds
+ * the ranks have each leaf once. */
+static void blocks_of_ranks(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        const int ranks = 1 + (int)dice(seed, 0, 9), each = 1 + (int)dice(seed, 1, 4);
+        const int32_t total = 1 + (int32_t)dice(seed, 2, 60);
+        int32_t first[10] = {0};
+        struct dpt_tree_division d = {first, ranks, seed % 2 == 0};
+        int32_t covered = 0;
+
+        for (int r = 1; r < ranks; r++)
+            first[r] = first[r - 1] +
+                       (int32_t)dice(seed, (uint64_t)r + 3, (uint64_t)(total - first[r - 1]) + 1);
+        first[ranks] = total;
+        for (int32_t k = 0; k < dpt_tree_rounds(&d); k++) {
+            for (int r = 0; r < ranks; r += each) {
+                const int end = r + each < ranks ? r + each : ranks;
+                struct dpt_block blocks[DPT_TREE_BLOCKS];
+                struct dpt_tree tree;
+                int n;
+
+                dpt_tree_begin(&tree, total);
+                for (int i = r; i < end; i++) {
+                    n = dpt_tree_blocks_of(&d, k, i, i + 1, blocks);
+                    for (int b = 0; b < n; b++)
+                        dpt_tree_push(&tree, blocks[b], NULL, 0, NULL, NULL);
+                }
+                n = dpt_tree_blocks_of(&d, k, r, end, blocks);
+                assert_int_equal(n, tree.n);
+                for (int b = 0; b < n; b++) {
+                    const int64_t after = blocks[b].begin + (INT64_C(1) << blocks[b].level);
+
+                    assert_memory_equal(&blocks[b], &tree.block[b], sizeof blocks[b]);
+                    covered += (int32_t)(after < total ? after : total) - blocks[b].begin;
+                }
+            }
+        }
+        assert_int_equal(covered, total);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks_of_ranks),
         cmocka_unit_test(any_partition_gives_the_same_bits),
         cmocka_unit_test(buffers_are_few_and_come_back),
     };

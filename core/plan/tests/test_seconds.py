@@ -125,10 +125,11 @@ def test_wide_layers_on_eight_gpus_and_on_sixty_four(tmp_path, batch, by):
 
 
 def test_the_trees_sums_stay_on_the_gpus(tmp_path):
-    """Where a rank has one block of the tree that is what an allreduce sends, on a node; between nodes each rank's block crosses the network. With
-    micro-batches that the ranks do not divide a rank has several blocks, which it sends and keeps."""
+    """Where a rank has one block of the tree that is what an allreduce sends, and between nodes little more: each node merges what its ranks have. Only if
+    nodes have unlike many ranks each rank's block crosses the network. With micro-batches that the ranks do not divide a rank has several blocks, which it
+    sends and keeps."""
     found = {}
-    for ranks, micro in ((8, 4096), (8, 3500), (64, 512)):
+    for ranks, micro in ((8, 4096), (8, 3500), (64, 512), (63, 512)):
         for reduction in ("allreduce", "reproducible"):
             words = ["--set", f"comm.reduction={reduction}", "--set", f"batch.micro={micro}"]
             plan = gpus(tmp_path, WIDE, "--device", "h100", "--ranks", ranks, *words)
@@ -136,7 +137,8 @@ def test_the_trees_sums_stay_on_the_gpus(tmp_path):
             found[ranks, micro, reduction] = plan["time"]["step"]["seconds"], plan["device"]["parts"]["gradients"] / plan["device"]["parts"]["weights"]
     assert found[8, 4096, "reproducible"] == pytest.approx(found[8, 4096, "allreduce"], rel=1e-6)
     assert found[8, 3500, "reproducible"][0] > found[8, 3500, "allreduce"][0] and found[8, 3500, "reproducible"][1] == pytest.approx(2)
-    assert 1.3 < found[64, 512, "reproducible"][0] / found[64, 512, "allreduce"][0] < 5, found
+    even, uneven = (found[ranks, 512, "reproducible"][0] / found[ranks, 512, "allreduce"][0] for ranks in (64, 63))
+    assert 1 < even < 1.2 and 1.5 < uneven < 5, found
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

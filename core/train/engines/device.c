@@ -106,7 +106,8 @@ static bool detach(struct dpt_trainer *t)
                                    .on_device = d->on_device,
                                    .shared = d->shared,
                                    .piece = d->piece,
-                                   .first = d->first};
+                                   .first = d->first,
+                                   .node_ranks = d->node_ranks};
     return true;
 }
 

@@ -45,6 +45,7 @@ struct dpt_engine_state {
     /* Only with a link. */
     int32_t *first;       /* [ranks + 1]: the step's micro-batches of each rank */
     int32_t rounds;       /* of the step, each of which is summed by itself */
+    int node_ranks;       /* that merge on a node what they sum; 1: they do not */
     int64_t asked, heard; /* sums that were enqueued, and of which the tail was read */
     int32_t count[DPT_STAGING_BUFFERS]; /* samples of the last steps */
     bool saves[DPT_STAGING_BUFFERS];    /* whether this rank asked for a checkpoint in them */

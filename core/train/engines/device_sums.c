@@ -46,6 +46,23 @@ out:
     return status;
 }
 
+/* Collective. Finds how many ranks of a node merge what they sum: those of each follow one another,
+ * and are as many, on more nodes than one; else 1. */
+static enum dpt_status find_nodes(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    const int ranks = t->comm->world.size, each = ranks / t->comm->nodes;
+    bool even = t->comm->nodes > 1 && ranks % t->comm->nodes == 0;
+
+    DPT_TRY(dpt_comm_number_nodes(t->comm, d->first, err));
+    for (int r = 0; r < ranks; r++)
+        even = even && d->first[r] == r / each;
+    d->node_ranks = even ? each : 1;
+out:
+    return status;
+}
+
 enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -54,6 +71,7 @@ enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *er
 
     status = DPT_ALLOCATE(d->first, (size_t)t->comm->world.size + 1, "the ranks' sums", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(find_nodes(t, err));
     if (t->link == NULL)
         DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
                                      &devices->memory, t->gpu, largest_bucket(&t->model.graph),
@@ -80,42 +98,47 @@ static bool along_tree(const struct dpt_trainer *t)
     return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
 }
 
-/* The sums that wait after any round of a step but the last; after each a rank has received a block
- * of each other one. */
-static void count_rounds(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
+/* The blocks that groups of `each` ranks have in a round, of [begin, end), but the one of rank
+ * `own`. */
+static int count_others(const struct dpt_tree_division *d, int32_t round, int begin, int end,
+                        int each, int own)
 {
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int n = 0;
+
+    for (int r = begin; r < end; r += each)
+        if (own < r || own >= r + each)
+            n += dpt_tree_blocks_of(d, round, r, r + each, blocks);
+    return n;
+}
+
+static void at_least(int *most, int n)
+{
+    *most = n > *most ? n : *most;
+}
+
+/* The blocks that wait on this rank in a step, and those that it merges and receives. */
+static void count_blocks(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
+{
+    const int32_t *first = t->engine_state->first;
+    const struct dpt_tree_division d = {first, spec->ranks, spec->round_robin};
+    const int own = spec->rank, each = spec->node_ranks, nodes = spec->ranks / each;
+    const int node = own / each * each; /* its first rank */
     const int32_t all = dpt_sampler_micro_batches(&t->data.train.sampler, step);
     struct dpt_block blocks[DPT_TREE_BLOCKS];
 
-    for (int32_t end = spec->ranks; end < all; end += spec->ranks) {
-        const int waiting = dpt_tree_blocks(0, end, all, blocks);
-
-        spec->blocks = waiting > spec->blocks ? waiting : spec->blocks;
-    }
-    spec->received = spec->ranks - 1;
-}
-
-/* The blocks of the tree that wait on this rank, and those of the other ranks, in a step. */
-static void count_blocks(const struct dpt_trainer *t, int64_t step, struct dpt_steps_spec *spec)
-{
-    const struct dpt_sampler *s = &t->data.train.sampler;
-    const int32_t all = dpt_sampler_micro_batches(s, step);
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
-    int received = 0;
-
-    for (int r = 0; r < spec->ranks; r++) {
-        int32_t first, last;
-        int waiting;
-
-        dpt_sampler_partition(s, step, r, spec->ranks, &first, &last);
-        if (r != spec->rank) {
-            received += dpt_tree_blocks(first, last, all, blocks);
+    dpt_sampler_firsts(&t->data.train.sampler, step, spec->ranks, t->engine_state->first);
+    if (!spec->round_robin)
+        at_least(&spec->blocks, dpt_tree_most(first[own], first[own + 1], all));
+    for (int32_t k = 0; k < dpt_tree_rounds(&d); k++) {
+        if (spec->round_robin && (k + 1) * spec->ranks < all)
+            at_least(&spec->blocks, dpt_tree_blocks(0, (k + 1) * spec->ranks, all, blocks));
+        at_least(&spec->received, count_others(&d, k, 0, spec->ranks, each, own));
+        if (each == 1)
             continue;
-        }
-        waiting = dpt_tree_most(first, last, all);
-        spec->blocks = waiting > spec->blocks ? waiting : spec->blocks;
+        at_least(&spec->merged, dpt_tree_blocks_of(&d, k, node, node + each, blocks));
+        at_least(&spec->received, nodes * count_others(&d, k, node, node + each, 1, own));
     }
-    spec->received = received > spec->received ? received : spec->received;
 }
 
 /* A full step, and the last of an epoch, which may be short. */
@@ -133,8 +156,9 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     spec->bucket = DPT_BUCKET;
     spec->tree = along_tree(t);
     spec->round_robin = t->layout.round_robin;
+    spec->node_ranks = d->node_ranks;
     for (int i = 0; i < 2 && spec->tree; i++)
-        (spec->round_robin ? count_rounds : count_blocks)(t, i * (steps - 1), spec);
+        count_blocks(t, i * (steps - 1), spec);
 }
 
 enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err)

@@ -1,5 +1,7 @@
 #include "core/train/layout/shares.h"
 
+#include "core/comm/sums/tree.h"
+
 /* --- runs and groups -------------------------------------------------------------------------- */
 
 void dpt_share_thread(int32_t first, int32_t last, int thread, int threads, int32_t *begin,
@@ -168,6 +170,50 @@ int64_t dpt_layout_most_micros(const struct dpt_layout *l)
     const int64_t all = ((int64_t)l->sampler.global + l->micro - 1) / l->micro;
 
     return (all + l->replicas - 1) / l->replicas;
+}
+
+/* --- the tree --------------------------------------------------------------------------------- */
+
+int dpt_share_blocks(const struct dpt_layout *l, int each)
+{
+    const int32_t all = dpt_sampler_micro_batches(&l->sampler, 0);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int most = 0;
+
+    for (int r = 0; r + each <= l->replicas; r += each) {
+        int32_t first = r < all ? r : all, last = r + each < all ? r + each : all, between;
+        int n;
+
+        if (!l->round_robin) {
+            dpt_sampler_partition(&l->sampler, 0, r, l->replicas, &first, &between);
+            dpt_sampler_partition(&l->sampler, 0, r + each - 1, l->replicas, &between, &last);
+        }
+        n = dpt_tree_blocks(first, last, all, blocks);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+int dpt_share_waiting(const struct dpt_layout *l)
+{
+    const int32_t all = dpt_sampler_micro_batches(&l->sampler, 0);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int most = 0;
+
+    for (int32_t end = l->replicas; l->round_robin && end < all; end += l->replicas) {
+        const int n = dpt_tree_blocks(0, end, all, blocks);
+
+        most = n > most ? n : most;
+    }
+    for (int r = 0; !l->round_robin && r < l->replicas; r++) {
+        int32_t first, last;
+        int n;
+
+        dpt_sampler_partition(&l->sampler, 0, r, l->replicas, &first, &last);
+        n = dpt_tree_most(first, last, all);
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 /* --- lists of actions ------------------------------------------------------------------------- */

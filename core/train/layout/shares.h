@@ -48,6 +48,13 @@ int32_t dpt_layout_most_rounds(const struct dpt_layout *l);
 /* Micro-batches of the replica that has most of a full step. */
 int64_t dpt_layout_most_micros(const struct dpt_layout *l);
 
+/* The most blocks of core/comm/sums/tree.h that any `each` replicas which follow one another have
+ * of a full step's micro-batches, or of its first round's. */
+int dpt_share_blocks(const struct dpt_layout *l, int each);
+/* The most blocks that a replica keeps until its next micro-batch or, if rounds are taken
+ * round-robin, that all have until the next round. */
+int dpt_share_waiting(const struct dpt_layout *l);
+
 /* The planners' input for the list of a stage's ranks, for that many rounds. gathers: whether the
  * weights of its units come by messages, as l says or, on this rank, otherwise. */
 struct dpt_division dpt_layout_division(const struct dpt_layout *l,

@@ -329,8 +329,8 @@ WORK(norm_in_order, dpt_cuda_shown_args)
 
 WORK(tree, dpt_cuda_tree_args)
 {
-    w->threads = ceil_div(a->width, w->lanes);
-    w->bytes = w->element * a->width * (a->n + 1);
+    w->threads = ceil_div(a->slices * a->width, w->lanes);
+    w->bytes = w->element * a->slices * a->width * (a->n + 1);
 }
 
 WORK(update, dpt_cuda_update_args)

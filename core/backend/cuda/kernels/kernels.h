@@ -180,23 +180,25 @@ struct dpt_cuda_shown_args {
  * left once this leaf has come. A value that waits for its right neighbour lies where its last leaf
  * was; below: the leaf at which the one to its left waits, of a leaf at which one does; -1: there
  * is none (dpt_cuda_link_leaves). */
-enum dpt_cuda_place { DPT_CUDA_IN_SUM, DPT_CUDA_IN_BLOCKS, DPT_CUDA_RECEIVED };
+enum dpt_cuda_place { DPT_CUDA_IN_SUM, DPT_CUDA_IN_BLOCKS, DPT_CUDA_IN_MERGED, DPT_CUDA_RECEIVED };
 struct dpt_cuda_leaf {
     int32_t place, number, merges, below; /* place: enum dpt_cuda_place */
 };
 
 /*
- * Adds up leaves along the tree, for the floats [first, first + width), which are a multiple of 4.
- * leaf: [n], from left to right, on the device; in the end one value is left, which is written to
- * `to`, [width], where a leaf may have been. sum: an arena; blocks: arenas, `stride` floats apart;
- * received: [number][width]. What these floats of the leaves were is lost. Reads each leaf once,
- * and writes and reads each value that waits.
+ * Adds up leaves along the tree, for slices of an arena: the first one has the floats [first, first
+ * + width), a multiple of 4, and each next one those `skip` floats later. leaf: [n], from left to
+ * right, on the device; in the end one value is left, which is written to `to`, [slices][width],
+ * where a leaf may have been. sum: an arena; blocks: arenas, `stride` floats apart; merged: values
+ * like `to`, `apart` floats from one to the next; received: [number][slices][width]. What these
+ * floats of the leaves were is lost. Reads each leaf once, and writes and reads each value that
+ * waits.
  */
 struct dpt_cuda_tree_args {
     const struct dpt_cuda_leaf *leaf;
-    float *sum, *blocks, *received, *to;
-    int64_t first, width, stride;
-    int32_t n;
+    float *sum, *blocks, *merged, *received, *to;
+    int64_t first, width, stride, skip, apart;
+    int32_t n, slices;
 };
 
 /* How running statistics are updated. decay: the value's decay. each: dpt_graph_variance_samples

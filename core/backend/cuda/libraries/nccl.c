@@ -120,8 +120,8 @@ void dpt_cuda_link_watch(struct dpt_cuda_link *link, struct dpt_device_waits *wa
 }
 
 /* Takes the lock for a call, which may wait for other ranks: NCCL connects two GPUs when they send
- * each other something for the first time. `leave` follows, also after an error. Errors: RANK: there
- * is no communicator any more. */
+ * each other something for the first time. `leave` follows, also after an error. Errors: RANK:
+ * there is no communicator any more. */
 static enum dpt_status enter(struct dpt_cuda_link *link, struct dpt_error *err)
 {
     dpt_device_wait_begin(link->waits);

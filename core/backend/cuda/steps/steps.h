@@ -109,6 +109,7 @@ struct dpt_cuda_tree {
     size_t schedule_room;
     struct dpt_cuda_message *messages; /* room for those of a piece */
     float *received;                   /* on the device; [spec.received][widest] */
+    float *merged;                     /* likewise; [spec.merged][nodes][widest] */
     float *flags;                      /* on the device: what the ranks tell each other */
 };
 

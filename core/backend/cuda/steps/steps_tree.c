@@ -19,6 +19,10 @@
  * If ranks take micro-batches round-robin, they do that after each round with its micro-batches'
  * gradients (ZeRO's second stage). What then waits for later rounds are sums of this rank's slices,
  * and `blocks` has no more than these.
+ *
+ * Where several ranks share each node, they first merge what the node has: of the ranks of each
+ * node the k-th one sums slices k, k + node_ranks, ... among them. What is left, a block or a few,
+ * goes on to the k-th ranks of the other nodes. So the network carries what a node has once.
  */
 
 /* Leaves [first, first + n) of a list, whose sum goes to a block, or becomes the gradient. */
@@ -28,13 +32,25 @@ struct merge {
 };
 enum { TO_GRADIENT = -1 };
 
-/* The leaves of all ranks in steps that are divided alike. */
-struct dpt_cuda_schedule {
-    int32_t *first;               /* [ranks + 1] */
-    int *blocks;                  /* [ranks]; with rounds not used */
+/* The two sums: on a node, and over all. */
+enum { NODE, ALL, LEVELS };
+
+/* Who takes part in a sum: ranks `first`, first + each, ..., of which each stands for `each` ranks,
+ * whose blocks it has. */
+struct level {
+    int first, n, each, own;
+};
+
+struct merges {
     int n;                        /* leaves */
     struct dpt_cuda_leaf *leaves; /* on the device */
-    struct merge *merges;         /* [rounds][merges_of]: from the lowest block on */
+    struct merge *merges;         /* [rounds][most_merges]: from the lowest block on */
+};
+
+/* What is merged in steps that are divided alike. */
+struct dpt_cuda_schedule {
+    int32_t *first; /* [ranks + 1] */
+    struct merges merges[LEVELS];
 };
 
 /* --- a rank's own ----------------------------------------------------------------------------- */
@@ -124,18 +140,26 @@ out:
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
+/* Whether what a node has is merged before it is sent to others. */
+static bool is_merged(const struct dpt_cuda_steps *s)
+{
+    return s->spec.node_ranks > 1 && s->spec.node_ranks < s->spec.ranks;
+}
+
 static enum dpt_status open_exchange(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_tree *t = s->tree;
-    const size_t messages =
-        (size_t)(s->spec.blocks + 1) * (size_t)s->spec.ranks + (size_t)s->spec.received;
+    const size_t sent = (size_t)(s->spec.blocks + s->spec.merged + 1) * (size_t)s->spec.ranks;
+    const int64_t merged = s->spec.merged * (int64_t)(s->spec.ranks / s->spec.node_ranks);
 
-    DPT_TRY(DPT_ALLOCATE(t->messages, messages, "the ranks' sums", err));
+    DPT_TRY(DPT_ALLOCATE(t->messages, sent + (size_t)s->spec.received, "the ranks' sums", err));
     {
         const struct dpt_cuda_piece held[] = {
             {"the ranks' sums", s->spec.received * s->widest * (int64_t)sizeof(float),
              (void **)&t->received, false},
+            {"the ranks' sums", is_merged(s) ? merged * s->widest * (int64_t)sizeof(float) : 0,
+             (void **)&t->merged, false},
             {"what the ranks tell each other", DPT_TENSOR_ALIGN * (int64_t)sizeof(float),
              (void **)&t->flags, false}};
 
@@ -176,8 +200,8 @@ static void drop_schedule(struct dpt_cuda_tree *t)
     const struct dpt_cuda_schedule *last = &t->schedules[--t->n_schedules];
 
     dpt_free(last->first);
-    dpt_free(last->blocks);
-    dpt_free(last->merges);
+    for (int k = 0; k < LEVELS; k++)
+        dpt_free(last->merges[k].merges);
 }
 
 void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
@@ -193,28 +217,38 @@ void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
     dpt_free(s->tree);
 }
 
-/* --- over ranks ------------------------------------------------------------------------------- */
+/* --- what is merged --------------------------------------------------------------------------- */
 
-static int merges_of(const struct dpt_cuda_steps *s)
+static struct level level_of(const struct dpt_cuda_steps *s, int which)
 {
-    return s->spec.round_robin ? s->spec.blocks + 1 : 1;
+    const int rank = s->spec.rank, ranks = s->spec.ranks, of_node = s->spec.node_ranks;
+
+    if (!is_merged(s))
+        return (struct level){.n = which == ALL ? ranks : 0, .each = 1, .own = rank};
+    return which == NODE ? (struct level){rank / of_node * of_node, of_node, 1, rank % of_node}
+                         : (struct level){0, ranks / of_node, of_node, rank / of_node};
 }
 
-static int32_t rounds_of(const struct dpt_cuda_steps *s, int32_t all)
+static struct dpt_tree_division division_of(const struct dpt_cuda_steps *s, const int32_t *first)
 {
-    return s->spec.round_robin ? (all + s->spec.ranks - 1) / s->spec.ranks : 1;
+    return (struct dpt_tree_division){first, s->spec.ranks, s->spec.round_robin};
 }
 
-/* The blocks that a rank has in a round. */
-static int list_blocks(const struct dpt_cuda_steps *s, const int32_t *first, int32_t round, int r,
+/* The blocks that the i-th of a level has in a round. */
+static int list_blocks(const struct dpt_cuda_steps *s, const struct level *level,
+                       const int32_t *first, int32_t round, int i,
                        struct dpt_block blocks[DPT_TREE_BLOCKS])
 {
-    const int32_t all = first[s->spec.ranks], at = round * s->spec.ranks + r;
+    const struct dpt_tree_division division = division_of(s, first);
+    const int begin = level->first + i * level->each;
 
-    if (!s->spec.round_robin)
-        return dpt_tree_blocks(first[r], first[r + 1], all, blocks);
-    blocks[0] = (struct dpt_block){at, 0};
-    return at < all;
+    return dpt_tree_blocks_of(&division, round, begin, begin + level->each, blocks);
+}
+
+/* The most values that a round's merges make. */
+static int most_merges(const struct dpt_cuda_steps *s)
+{
+    return s->spec.blocks + s->spec.merged + 1;
 }
 
 /* Leaves that are being listed. */
@@ -224,52 +258,80 @@ struct listing {
     int begin[DPT_TREE_BLOCKS]; /* the first leaf of each value */
 };
 
-static void add_leaf(struct dpt_cuda_schedule *schedule, struct listing *l, struct dpt_block block,
+static void add_leaf(struct merges *merges, struct listing *l, struct dpt_block block,
                      enum dpt_cuda_place place, int number)
 {
     const int before = l->tree.n;
 
     dpt_tree_push(&l->tree, block, NULL, 0, NULL, NULL);
     if (l->tree.n > before)
-        l->begin[before] = schedule->n;
-    l->leaves[schedule->n++] =
+        l->begin[before] = merges->n;
+    l->leaves[merges->n++] =
         (struct dpt_cuda_leaf){.place = place, .number = number, .merges = before + 1 - l->tree.n};
 }
 
-/* Lists a round's leaves: what waits, then what the ranks have, from the first one's on. */
-static void list_round(const struct dpt_cuda_steps *s, struct dpt_cuda_schedule *schedule,
-                       int32_t round, struct listing *l)
+/* Lists a round's leaves: what waits, if all are summed, then what each has, from the first one's
+ * on. */
+static void list_round(const struct dpt_cuda_steps *s, int which, const int32_t *first,
+                       int32_t round, struct merges *merges, struct listing *l)
 {
-    const bool last = round == rounds_of(s, l->tree.total) - 1;
-    struct merge *merge = &schedule->merges[round * merges_of(s)];
+    const struct level level = level_of(s, which);
+    const struct dpt_tree_division division = division_of(s, first);
+    const bool ends = which == ALL && round == dpt_tree_rounds(&division) - 1;
+    struct merge *merge = &merges->merges[round * most_merges(s)];
     struct dpt_block blocks[DPT_TREE_BLOCKS];
     const struct dpt_tree waits = l->tree;
     int received = 0, first_new;
 
     l->tree.n = 0;
-    for (int k = 0; k < waits.n; k++)
-        add_leaf(schedule, l, waits.block[k], DPT_CUDA_IN_BLOCKS, k);
-    first_new = schedule->n;
-    for (int r = 0; r < s->spec.ranks; r++) {
-        const bool own = r == s->spec.rank;
-        const int n = list_blocks(s, schedule->first, round, r, blocks);
+    for (int k = 0; which == ALL && k < waits.n; k++)
+        add_leaf(merges, l, waits.block[k], DPT_CUDA_IN_BLOCKS, k);
+    first_new = merges->n;
+    for (int i = 0; i < level.n; i++) {
+        const bool own = i == level.own;
+        const int n = list_blocks(s, &level, first, round, i, blocks);
 
-        schedule->blocks[r] = n;
         for (int k = 0; k < n; k++)
-            add_leaf(schedule, l, blocks[k],
-                     !own         ? DPT_CUDA_RECEIVED
-                     : k == n - 1 ? DPT_CUDA_IN_SUM
-                                  : DPT_CUDA_IN_BLOCKS,
+            add_leaf(merges, l, blocks[k],
+                     !own             ? DPT_CUDA_RECEIVED
+                     : level.each > 1 ? DPT_CUDA_IN_MERGED
+                     : k == n - 1     ? DPT_CUDA_IN_SUM
+                                      : DPT_CUDA_IN_BLOCKS,
                      own ? k : received++);
     }
     for (int k = 0; k < l->tree.n; k++) {
-        const int end = k + 1 < l->tree.n ? l->begin[k + 1] : schedule->n;
+        const int end = k + 1 < l->tree.n ? l->begin[k + 1] : merges->n;
         const bool stays = end <= first_new;
 
         dpt_cuda_link_leaves(l->leaves + l->begin[k], end - l->begin[k]);
         if (!stays)
-            *merge++ = (struct merge){l->begin[k], end - l->begin[k], last ? TO_GRADIENT : k};
+            *merge++ = (struct merge){l->begin[k], end - l->begin[k], ends ? TO_GRADIENT : k};
     }
+}
+
+static enum dpt_status list_merges(struct dpt_cuda_steps *s, int which, const int32_t *first,
+                                   struct merges *merges, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_tree_division division = division_of(s, first);
+    const size_t rounds = (size_t)dpt_tree_rounds(&division);
+    const size_t each =
+        (size_t)(s->spec.received + s->spec.blocks + s->spec.merged) + 1; /* leaves of a round */
+    struct dpt_cuda_piece piece = {"the ranks' sums", 0, (void **)&merges->leaves, false};
+    struct listing l;
+
+    l.leaves = NULL;
+    DPT_TRY(DPT_ALLOCATE(merges->merges, rounds * (size_t)most_merges(s), "the ranks' sums", err));
+    DPT_TRY(DPT_ALLOCATE(l.leaves, rounds * each, "the ranks' sums", err));
+    dpt_tree_begin(&l.tree, first[s->spec.ranks]);
+    for (int32_t k = 0; k < (int32_t)rounds; k++)
+        list_round(s, which, first, k, merges, &l);
+    piece.bytes = merges->n * (int64_t)sizeof *l.leaves;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, merges->leaves, l.leaves, (size_t)piece.bytes, err));
+out:
+    dpt_free(l.leaves);
+    return status;
 }
 
 /* Makes the schedule of such steps, of which a job has one for whole steps, and one for the last of
@@ -280,30 +342,16 @@ static enum dpt_status make_schedule(struct dpt_cuda_steps *s, const int32_t *fi
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_tree *t = s->tree;
     const size_t ranks = (size_t)s->spec.ranks;
-    const size_t rounds = (size_t)rounds_of(s, first[ranks]), merges = (size_t)merges_of(s);
-    const size_t each = (size_t)(s->spec.received + s->spec.blocks) + 1; /* leaves of a round */
     struct dpt_cuda_schedule *schedule;
-    struct listing l;
-    struct dpt_cuda_piece piece = {"the ranks' sums", 0, NULL, false};
 
-    l.leaves = NULL;
     DPT_GROW(t->schedules, &t->schedule_room, (size_t)t->n_schedules + 1, "the ranks' sums", err);
     schedule = &t->schedules[t->n_schedules++];
     *schedule = (struct dpt_cuda_schedule){0};
     DPT_TRY(DPT_ALLOCATE(schedule->first, ranks + 1, "the ranks' sums", err));
-    DPT_TRY(DPT_ALLOCATE(schedule->blocks, ranks, "the ranks' sums", err));
-    DPT_TRY(DPT_ALLOCATE(schedule->merges, rounds * merges, "the ranks' sums", err));
-    DPT_TRY(DPT_ALLOCATE(l.leaves, rounds * each, "the ranks' sums", err));
     memcpy(schedule->first, first, (ranks + 1) * sizeof *first);
-    dpt_tree_begin(&l.tree, first[ranks]);
-    for (int32_t k = 0; k < (int32_t)rounds; k++)
-        list_round(s, schedule, k, &l);
-    piece.at = (void **)&schedule->leaves;
-    piece.bytes = schedule->n * (int64_t)sizeof *l.leaves;
-    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
-    DPT_TRY(dpt_cuda_steps_upload(s, schedule->leaves, l.leaves, (size_t)piece.bytes, err));
+    for (int k = is_merged(s) ? NODE : ALL; k < LEVELS; k++)
+        DPT_TRY(list_merges(s, k, first, &schedule->merges[k], err));
 out:
-    dpt_free(l.leaves);
     return status;
 }
 
@@ -328,66 +376,101 @@ out:
     return dpt_cuda_steps_prefix_error(status, "dividing the sums", err);
 }
 
-/* How many blocks a rank has in the present round. */
-static int count_blocks(const struct dpt_cuda_steps *s, int r)
+/* --- over ranks ------------------------------------------------------------------------------- */
+
+/* Where a block of this rank has a slice of a piece that goes to others. */
+static float *slice_of(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                       int which, int n, int k, int slice)
 {
     const struct dpt_cuda_tree *t = s->tree;
+    const int nodes = s->spec.ranks / s->spec.node_ranks;
 
-    return s->spec.round_robin ? t->round * s->spec.ranks + r < t->all
-                               : t->schedules[t->present].blocks[r];
+    if (which == ALL && is_merged(s))
+        return t->merged + ((int64_t)k * nodes + slice / s->spec.node_ranks) * piece->width;
+    return (k == n - 1 ? s->p->gradient : block_at(s, k)) + piece->first + slice * piece->width;
 }
 
-/* Lists what this rank sends of a piece, and what it receives. */
-static int list_messages(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece)
+/* Lists what this rank sends of a piece, and what it receives: for each other one of the level its
+ * slice of what this one has or, on a node, its slices, one for each node. */
+static int list_messages(const struct dpt_cuda_steps *s, int which,
+                         const struct dpt_cuda_slices *piece)
 {
     const struct dpt_cuda_tree *t = s->tree;
+    const struct level level = level_of(s, which);
+    const int32_t *first = t->schedules[t->present].first;
+    const int slices = which == NODE ? s->spec.ranks / s->spec.node_ranks : 1;
+    const int offset = which == ALL ? s->spec.rank % level.each : 0;
     const size_t width = (size_t)piece->width;
-    const int own = count_blocks(s, s->spec.rank);
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    const int own = list_blocks(s, &level, first, t->round, level.own, blocks);
     float *received = t->received;
     int n = 0;
 
-    for (int r = 0; r < s->spec.ranks; r++) {
-        const int64_t slice = piece->first + r * piece->width;
-        const int others = r == s->spec.rank ? 0 : count_blocks(s, r);
+    for (int i = 0; i < level.n; i++) {
+        const int rank = level.first + i * level.each + offset;
+        const int others = i == level.own ? 0 : list_blocks(s, &level, first, t->round, i, blocks);
 
-        for (int k = 0; k < own && r != s->spec.rank; k++)
-            t->messages[n++] = (struct dpt_cuda_message){
-                (k == own - 1 ? s->p->gradient : block_at(s, k)) + slice, width, r, true};
-        for (int k = 0; k < others; k++, received += width)
-            t->messages[n++] = (struct dpt_cuda_message){received, width, r, false};
+        for (int k = 0; k < own && i != level.own; k++)
+            for (int m = 0; m < slices; m++)
+                t->messages[n++] = (struct dpt_cuda_message){
+                    slice_of(s, piece, which, own, k, which == NODE ? m * level.n + i : rank),
+                    width, rank, true};
+        for (int k = 0; k < others * slices; k++, received += width)
+            t->messages[n++] = (struct dpt_cuda_message){received, width, rank, false};
     }
     return n;
+}
+
+static enum dpt_status sum_level(struct dpt_cuda_steps *s, int which,
+                                 const struct dpt_cuda_slices *piece, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_tree *t = s->tree;
+    const struct merges *merges = &t->schedules[t->present].merges[which];
+    const struct merge *merge = &merges->merges[t->round * most_merges(s)];
+    const int of_node = s->spec.node_ranks, nodes = s->spec.ranks / of_node;
+    const int slice = which == NODE ? s->spec.rank % of_node : s->spec.rank;
+    const int64_t first = piece->first + slice * piece->width, apart = nodes * piece->width;
+    struct dpt_cuda_tree_args args = {
+        .sum = s->p->gradient,
+        .blocks = s->spec.round_robin && which == ALL ? dpt_cuda_shifted(t->blocks, piece, first)
+                                                      : t->blocks,
+        .merged = t->merged,
+        .received = t->received,
+        .first = first,
+        .width = piece->width,
+        .stride = t->stride,
+        .skip = of_node * piece->width,
+        .apart = apart,
+        .slices = which == NODE ? nodes : 1,
+    };
+    enum dpt_status status = DPT_OK;
+
+    if (which == ALL && is_merged(s)) /* of what is merged for each node */
+        args.merged += s->spec.rank / of_node * piece->width;
+    DPT_TRY(dpt_cuda_link_exchange(s->spec.link, t->messages, list_messages(s, which, piece),
+                                   ctx->sums, err));
+    for (int k = 0; k < most_merges(s) && merge[k].n > 0; k++) {
+        args.leaf = merges->leaves + merge[k].first;
+        args.n = merge[k].n;
+        args.to = which == NODE                ? t->merged + merge[k].to * apart
+                  : merge[k].to == TO_GRADIENT ? args.sum + first
+                                               : args.blocks + merge[k].to * t->stride + first;
+        DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
+    }
+out:
+    return status;
 }
 
 enum dpt_status dpt_cuda_tree_sum(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
                                   struct dpt_error *err)
 {
-    const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_tree *t = s->tree;
-    const struct dpt_cuda_schedule *schedule = &t->schedules[t->present];
-    const int64_t first = piece->first + s->spec.rank * piece->width;
-    struct dpt_cuda_tree_args args = {
-        .sum = s->p->gradient,
-        .blocks = s->spec.round_robin ? dpt_cuda_shifted(t->blocks, piece, first) : t->blocks,
-        .received = t->received,
-        .first = first,
-        .width = piece->width,
-        .stride = t->stride};
-    const struct merge *merge;
     enum dpt_status status = DPT_OK;
 
-    if (t->present == t->n_schedules) /* `divide` failed, so this rank knows of no messages */
+    if (s->tree->present == s->tree->n_schedules) /* `divide` failed: no messages are known */
         DPT_TRY(dpt_fail(err, DPT_RANK, "the step's sums are not divided"));
-    DPT_TRY(
-        dpt_cuda_link_exchange(s->spec.link, t->messages, list_messages(s, piece), ctx->sums, err));
-    merge = &schedule->merges[t->round * merges_of(s)];
-    for (int k = 0; k < merges_of(s) && merge[k].n > 0; k++) {
-        args.leaf = schedule->leaves + merge[k].first;
-        args.n = merge[k].n;
-        args.to =
-            (merge[k].to == TO_GRADIENT ? args.sum : args.blocks + merge[k].to * t->stride) + first;
-        DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
-    }
+    for (int k = is_merged(s) ? NODE : ALL; k < LEVELS; k++)
+        DPT_TRY(sum_level(s, k, piece, err));
 out:
     return status;
 }

@@ -232,21 +232,25 @@ static void of_channels_far_from_zero(void **state)
     rows_close(&r);
 }
 
-/* Random ranks with random runs of micro-batches, of which one makes the sum: the tree's bits, from
- * blocks that lie in its sum, in its blocks and in what it received. */
+/* Random ranks with random runs of micro-batches, of which one makes the sum, of a slice or of some
+ * that lie apart: the tree's bits, from blocks that lie in its sum, in its blocks, in what was
+ * merged and in what it received. */
 static void ranks_along_the_tree(void **state)
 {
-    enum { RANKS = 9, MOST = 12, FLOATS = 48 };
+    enum { RANKS = 9, MOST = 12, FLOATS = 144 };
 
     (void)state;
     for (int seed = 0; seed < 200; seed++) {
         struct draw d = {(uint64_t)seed + 900};
         const int ranks = draw_int(&d, 1, RANKS), own = draw_int(&d, 0, ranks - 1);
+        const int slices = draw_int(&d, 1, 3), merged_ones = draw_int(&d, 0, 2);
         const int64_t width = 4 * draw_int(&d, 1, 8), first = 4 * draw_int(&d, 0, 4);
+        const int64_t skip = width + 4 * draw_int(&d, 0, 2), all = slices * width;
         struct dpt_cuda_leaf *leaf = dpt_alloc_array(RANKS * MOST, sizeof *leaf);
         float *sum = dpt_alloc_array(FLOATS, 4), *blocks = dpt_alloc_array(MOST * FLOATS, 4),
+              *merged = dpt_alloc_array(MOST * FLOATS, 4),
               *received = dpt_alloc_array(RANKS * MOST * FLOATS, 4),
-              *made = dpt_alloc_array(FLOATS, 4), *to = first == 0 ? sum : made,
+              *made = dpt_alloc_array(FLOATS, 4), *to = first == 0 && slices == 1 ? sum : made,
               values[RANKS * MOST][FLOATS];
         int32_t begin[RANKS + 1] = {0};
         struct dpt_tree tree;
@@ -261,17 +265,22 @@ static void ranks_along_the_tree(void **state)
 
             for (int k = 0; k < of; k++, n++) {
                 const int before = tree.n;
-                float *at = r != own      ? received + got * width
-                            : k == of - 1 ? sum + first
-                                          : blocks + (size_t)k * FLOATS + first;
+                const enum dpt_cuda_place place = r != own          ? DPT_CUDA_RECEIVED
+                                                  : k < merged_ones ? DPT_CUDA_IN_MERGED
+                                                  : k == of - 1     ? DPT_CUDA_IN_SUM
+                                                                    : DPT_CUDA_IN_BLOCKS;
 
-                for (int64_t i = 0; i < width; i++)
-                    at[i] = values[n][i] = (float)draw_normal(&d);
-                leaf[n] = (struct dpt_cuda_leaf){r != own      ? DPT_CUDA_RECEIVED
-                                                 : k == of - 1 ? DPT_CUDA_IN_SUM
-                                                               : DPT_CUDA_IN_BLOCKS,
-                                                 r != own ? got++ : k, 0, 0};
-                dpt_tree_push(&tree, block[k], values[n], (size_t)width, NULL, NULL);
+                for (int64_t i = 0; i < all; i++) {
+                    const int64_t in_arena = first + i / width * skip + i % width;
+                    float *const at[] = {[DPT_CUDA_IN_SUM] = sum + in_arena,
+                                         [DPT_CUDA_IN_BLOCKS] = blocks + k * FLOATS + in_arena,
+                                         [DPT_CUDA_IN_MERGED] = merged + k * FLOATS + i,
+                                         [DPT_CUDA_RECEIVED] = received + got * all + i};
+
+                    *at[place] = values[n][i] = (float)draw_normal(&d);
+                }
+                leaf[n] = (struct dpt_cuda_leaf){place, r != own ? got++ : k, 0, 0};
+                dpt_tree_push(&tree, block[k], values[n], (size_t)all, NULL, NULL);
                 leaf[n].merges = before + 1 - tree.n;
             }
         }
@@ -280,14 +289,19 @@ static void ranks_along_the_tree(void **state)
         dpt_emulate(DPT_CUDA_K_tree, &(struct dpt_cuda_tree_args){.leaf = leaf,
                                                                   .sum = sum,
                                                                   .blocks = blocks,
+                                                                  .merged = merged,
                                                                   .received = received,
                                                                   .to = to,
                                                                   .first = first,
                                                                   .width = width,
                                                                   .stride = FLOATS,
-                                                                  .n = n});
-        assert_memory_equal(to, tree.value[0], (size_t)width * 4);
-        dpt_free(leaf), dpt_free(made), dpt_free(sum), dpt_free(blocks), dpt_free(received);
+                                                                  .skip = skip,
+                                                                  .apart = FLOATS,
+                                                                  .n = n,
+                                                                  .slices = slices});
+        assert_memory_equal(to, tree.value[0], (size_t)all * 4);
+        dpt_free(leaf), dpt_free(made), dpt_free(sum), dpt_free(blocks), dpt_free(merged);
+        dpt_free(received);
     }
 }
 

@@ -239,19 +239,22 @@ RANGES(add)
 /* What the list of leaves says has been sent when the kernel is enqueued. */
 RANGES(tree)
 {
-    const int64_t bytes = 4 * a->width;
+    const int64_t bytes = 4 * a->width, all = bytes * a->slices;
 
     reads(k, a->leaf, a->n * (int64_t)sizeof *a->leaf);
-    for (int32_t i = 0; i < a->n; i++) {
+    for (int32_t i = 0; i < a->n; i++) { /* of values that wait */
         const struct dpt_cuda_leaf *leaf = &a->leaf[i];
-        const float *const from[] = {[DPT_CUDA_IN_SUM] = a->sum + a->first,
-                                     [DPT_CUDA_IN_BLOCKS] =
-                                         a->blocks + leaf->number * a->stride + a->first,
-                                     [DPT_CUDA_RECEIVED] = a->received + leaf->number * a->width};
+        const float *const arena =
+            (leaf->place == DPT_CUDA_IN_SUM ? a->sum : a->blocks + leaf->number * a->stride);
 
-        writes(k, from[leaf->place], bytes); /* of a value that waits */
+        if (leaf->place == DPT_CUDA_RECEIVED)
+            writes(k, a->received + leaf->number * a->width * a->slices, all);
+        else if (leaf->place == DPT_CUDA_IN_MERGED)
+            writes(k, a->merged + leaf->number * a->apart, all);
+        for (int32_t m = 0; leaf->place < DPT_CUDA_IN_MERGED && m < a->slices; m++)
+            writes(k, arena + a->first + m * a->skip, bytes);
     }
-    writes(k, a->to, bytes);
+    writes(k, a->to, all);
 }
 
 RANGES(norm)
