@@ -172,9 +172,9 @@ void dpt_plan_gpu_transport(struct dpt_plan *p)
 /* --- sums along the tree ---------------------------------------------------------------------- */
 
 /* Whether the devices sum along the tree of core/comm/sums/tree.h. */
-static bool along_tree(const struct dpt_plan *p, const struct dpt_layout *l)
+static bool along_tree(const struct dpt_layout *l)
 {
-    return l->on_device && p->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    return l->on_device && dpt_layout_along_tree(l);
 }
 
 /* Whether the ranks of a node merge their blocks before these go to other nodes. */
@@ -216,7 +216,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
     const bool adds = sum + (double)p->program.sums + margin * p->gpu.memory <= p->gpu.memory;
     double sums = adds ? (double)p->program.sums : 0;
 
-    if (along_tree(p, &p->layout))
+    if (along_tree(&p->layout))
         sums += dpt_share_waiting(&p->layout) * arena /
                 (p->layout.round_robin ? p->layout.replicas : 1);
 
@@ -347,14 +347,14 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
     struct exchange to_owners = ring;
     double rate;
 
-    if (along_tree(p, l) && merges_on_nodes(l)) { /* what their node has goes on to the others */
+    if (along_tree(l) && merges_on_nodes(l)) { /* what their node has goes on to the others */
         const bool network = slowest_link(p, l, &rate) == DPT_PLAN_LINK_NETWORK;
 
         to_owners.before = dpt_share_blocks(l, 1) * (1 - 1.0 / l->node_replicas);
         to_owners.sent = dpt_share_blocks(l, l->node_replicas) * (1 - 1.0 / nodes) /
                          (network ? 1 : l->node_replicas);
         to_owners.messages = 1;
-    } else if (along_tree(p, l)) { /* they send their blocks, past each other also between nodes */
+    } else if (along_tree(l)) { /* they send their blocks, past each other also between nodes */
         const bool network = slowest_link(p, l, &rate) == DPT_PLAN_LINK_NETWORK;
 
         to_owners.sent *= dpt_share_blocks(l, 1) * (network ? l->node_replicas : 1);
@@ -365,7 +365,7 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
     exchange[OF_FEW] = sum;
     if (l->updaters > 1)
         exchange[OF_GRADIENT] = to_owners;
-    else if (along_tree(p, l))
+    else if (along_tree(l))
         exchange[OF_GRADIENT] =
             (struct exchange){to_owners.sent + ring.sent, to_owners.messages + ring.messages,
                               call_bytes, to_owners.before};
@@ -531,7 +531,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int
         sum_on_host(p, l, micros, step);
     else if (l->replicas > 1)
         sum_buckets(p, l, l->round_robin ? (double)micros : 1, step);
-    if (along_tree(p, l)) /* each micro-batch's gradient is added to what waits, or waits itself */
+    if (along_tree(l)) /* each micro-batch's gradient is added to what waits, or waits itself */
         step->local +=
             (double)(micros - 1) * 3 * arena / (l->round_robin ? l->replicas : 1) / memory;
     if (l->on_device) /* what layers read is derived from all weights */

@@ -47,7 +47,7 @@ out:
 }
 
 /* Collective. Finds how many ranks of a node merge what they sum: those of each follow one another,
- * and are as many, on more nodes than one; else 1. */
+ * and are as many, on more nodes than one; else it stays 1. */
 static enum dpt_status find_nodes(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -58,7 +58,8 @@ static enum dpt_status find_nodes(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_comm_number_nodes(t->comm, d->first, err));
     for (int r = 0; r < ranks; r++)
         even = even && d->first[r] == r / each;
-    d->node_ranks = even ? each : 1;
+    if (even)
+        d->node_ranks = each;
 out:
     return status;
 }
@@ -71,7 +72,9 @@ enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *er
 
     status = DPT_ALLOCATE(d->first, (size_t)t->comm->world.size + 1, "the ranks' sums", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    DPT_TRY(find_nodes(t, err));
+    d->node_ranks = 1;
+    if (t->link != NULL && dpt_layout_along_tree(&t->layout))
+        DPT_TRY(find_nodes(t, err));
     if (t->link == NULL)
         DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
                                      &devices->memory, t->gpu, largest_bucket(&t->model.graph),
@@ -91,11 +94,6 @@ void dpt_device_sums_close(struct dpt_trainer *t)
     if (d->shared != NULL)
         dpt_hierarchical_close(d->shared);
     dpt_free(d->first);
-}
-
-static bool along_tree(const struct dpt_trainer *t)
-{
-    return t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
 }
 
 /* The blocks that groups of `each` ranks have in a round, of [begin, end), but the one of rank
@@ -154,7 +152,7 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     spec->link = t->link;
     spec->shards = t->layout.updaters > 1;
     spec->bucket = DPT_BUCKET;
-    spec->tree = along_tree(t);
+    spec->tree = dpt_layout_along_tree(&t->layout);
     spec->round_robin = t->layout.round_robin;
     spec->node_ranks = d->node_ranks;
     for (int i = 0; i < 2 && spec->tree; i++)
@@ -167,11 +165,11 @@ enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *e
     const int ranks = t->comm->world.size;
 
     d->rounds = 1;
-    if (t->link == NULL || !along_tree(t))
+    if (t->link == NULL || !dpt_layout_along_tree(&t->layout))
         return DPT_OK;
     dpt_sampler_firsts(&t->data.train.sampler, t->progress.epoch_step, ranks, d->first);
-    if (t->layout.round_robin)
-        d->rounds = (d->first[ranks] + ranks - 1) / ranks;
+    d->rounds =
+        dpt_tree_rounds(&(struct dpt_tree_division){d->first, ranks, t->layout.round_robin});
     return d->type->divide(d->steps, d->first, err);
 }
 
@@ -307,8 +305,9 @@ static double tolerance(const struct dpt_trainer *t)
 {
     const int ranks = t->comm->world.size;
     const int32_t micros =
-        along_tree(t) ? dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step)
-                      : 0;
+        dpt_layout_along_tree(&t->layout)
+            ? dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step)
+            : 0;
 
     return 2.0 * (micros > ranks ? micros : ranks) * 0x1p-24;
 }

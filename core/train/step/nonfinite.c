@@ -27,12 +27,6 @@ struct search {
     struct dpt_nonfinite *nonfinite;
 };
 
-/* The rank's k-th micro-batch of the step. */
-static int32_t nth(const struct search *s, int32_t k)
-{
-    return dpt_sampler_nth(&s->t->data.train.sampler, s->t->comm->world.size, s->view->first, k);
-}
-
 /* Computes forward once more over the rank's samples of the step, with the weights that it had. */
 static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
 {
@@ -41,7 +35,7 @@ static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
     for (int32_t k = 0; k < s->view->last - s->view->first && s->found.kind == NOTHING; k++) {
-        const int32_t i = nth(s, k);
+        const int32_t i = dpt_loader_nth(s->t->data.train.loader, s->view, k);
         struct dpt_nonfinite bad;
 
         DPT_TRY(dpt_loader_fill(t->data.train.loader, s->view, i, &t->team.workers[0].buffer,
@@ -81,7 +75,7 @@ static void search_gradients(void *arg, int thread)
     if (thread != 0 && !t->layout.together)
         return;
     for (int32_t k = 0; k < s->view->last - s->view->first; k++) {
-        const int32_t i = nth(s, k);
+        const int32_t i = dpt_loader_nth(s->t->data.train.loader, s->view, k);
         struct dpt_metric_sums metric_sums = {0};
         int32_t tensor = -1;
 

@@ -45,6 +45,7 @@ struct merges {
     int n;                        /* leaves */
     struct dpt_cuda_leaf *leaves; /* on the device */
     struct merge *merges;         /* [rounds][most_merges]: from the lowest block on */
+    int *blocks;                  /* [rounds][level.n]: how many each has */
 };
 
 /* What is merged in steps that are divided alike. */
@@ -200,8 +201,10 @@ static void drop_schedule(struct dpt_cuda_tree *t)
     const struct dpt_cuda_schedule *last = &t->schedules[--t->n_schedules];
 
     dpt_free(last->first);
-    for (int k = 0; k < LEVELS; k++)
+    for (int k = 0; k < LEVELS; k++) {
         dpt_free(last->merges[k].merges);
+        dpt_free(last->merges[k].blocks);
+    }
 }
 
 void dpt_cuda_tree_close(struct dpt_cuda_steps *s)
@@ -291,6 +294,7 @@ static void list_round(const struct dpt_cuda_steps *s, int which, const int32_t 
         const bool own = i == level.own;
         const int n = list_blocks(s, &level, first, round, i, blocks);
 
+        merges->blocks[round * level.n + i] = n;
         for (int k = 0; k < n; k++)
             add_leaf(merges, l, blocks[k],
                      !own             ? DPT_CUDA_RECEIVED
@@ -322,6 +326,8 @@ static enum dpt_status list_merges(struct dpt_cuda_steps *s, int which, const in
 
     l.leaves = NULL;
     DPT_TRY(DPT_ALLOCATE(merges->merges, rounds * (size_t)most_merges(s), "the ranks' sums", err));
+    DPT_TRY(DPT_ALLOCATE(merges->blocks, rounds * (size_t)level_of(s, which).n, "the ranks' sums",
+                         err));
     DPT_TRY(DPT_ALLOCATE(l.leaves, rounds * each, "the ranks' sums", err));
     dpt_tree_begin(&l.tree, first[s->spec.ranks]);
     for (int32_t k = 0; k < (int32_t)rounds; k++)
@@ -397,18 +403,17 @@ static int list_messages(const struct dpt_cuda_steps *s, int which,
 {
     const struct dpt_cuda_tree *t = s->tree;
     const struct level level = level_of(s, which);
-    const int32_t *first = t->schedules[t->present].first;
-    const int slices = which == NODE ? s->spec.ranks / s->spec.node_ranks : 1;
+    const int *blocks = t->schedules[t->present].merges[which].blocks + t->round * level.n;
+    const int own = blocks[level.own],
+              slices = which == NODE ? s->spec.ranks / s->spec.node_ranks : 1;
     const int offset = which == ALL ? s->spec.rank % level.each : 0;
     const size_t width = (size_t)piece->width;
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
-    const int own = list_blocks(s, &level, first, t->round, level.own, blocks);
     float *received = t->received;
     int n = 0;
 
     for (int i = 0; i < level.n; i++) {
         const int rank = level.first + i * level.each + offset;
-        const int others = i == level.own ? 0 : list_blocks(s, &level, first, t->round, i, blocks);
+        const int others = i == level.own ? 0 : blocks[i];
 
         for (int k = 0; k < own && i != level.own; k++)
             for (int m = 0; m < slices; m++)

@@ -7,7 +7,7 @@ import pytest
 sys.path[:0] = ["scripts/lib", "core/train/engines/tests", "cmd/tests"]
 import dpt  # noqa: E402
 import test_device_links  # noqa: E402
-from test_device_shards import AVERAGED, allocated  # noqa: E402
+from test_device_shards import AVERAGED, MILLION, saved  # noqa: E402
 from test_gpu import header  # noqa: E402
 from test_device import CNN, DENSE, pytestmark  # noqa: E402,F401
 
@@ -47,14 +47,8 @@ def test_runs_go_on_anywhere(machine):
 
 def test_only_slices_wait(machine):
     """Sixteen micro-batches on four ranks: of two sums that wait a rank has its slices, not all of them."""
-    job = machine.job(DENSE, data="{train: synthetic, synthetic: {samples: 48, shape: [1000]}}", checkpoint="{every: never}",
-                      model="{type: mlp, hidden: [1000], outputs: 10}", train="{steps: 2}", optimizer="{type: adam}", batch="{global: 48, micro: 3}")
-    machine.train("tuned", job)
-    for shard in ("optimizer", "gradients"):
-        machine.train(shard, job, ranks=4, sets=[f"parallel.shard={shard}"], FAKEGPU_LOG=str(machine.path / f"calls-{shard}-%p"))
-    floats = 1000 * 1000 + 1000 * 10
-    saved = allocated(machine, "calls-optimizer") - allocated(machine, "calls-gradients")
-    assert abs(saved - 4 * floats * (2 - 2 / 4)) < 0.01 * 4 * floats, saved
+    floats = saved(machine, 3, ("optimizer", "gradients"))
+    assert abs(floats - MILLION * (2 - 2 / 4)) < 0.01 * MILLION, floats
 
 
 def test_many_rounds_have_one_graph(machine):
