@@ -245,7 +245,7 @@ $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/l
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
-$(fakegpu)/libnccl.so.2: $(call fake,nccl) $(fakegpu)/libcuda.so.1
+$(fakegpu)/libnccl.so.2: $(call fake,nccl nccl_log) $(fakegpu)/libcuda.so.1
 fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13 libnccl.so.2))
 $(fakes): $(wildcard $(addprefix core/backend/cuda/,libraries/library.h libraries/nccl.h tests/fake/*.h tests/emulate.h kernels/*.h kernels/*.inc)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	@mkdir -p $(@D)

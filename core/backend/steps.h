@@ -118,6 +118,12 @@ struct dpt_steps_spec {
      * 1, ..., of each rank one, as long as there are any, and each round is summed by itself. So of
      * sums that wait a rank keeps its slices alone. blocks: how many wait after a round at most. */
     bool round_robin;
+    /* With `tree` and a link: this rank has stage number `stage` of a pipeline's. The ranks of each
+     * stage, of which `rank` and `ranks` are, follow one another on the link, as stages do. 0 or 1:
+     * the whole model. chunks: of the gradient's norm (dpt_graph_chunks), in all stages; those of
+     * this one are numbered from chunks_before on. */
+    int stages, stage;
+    int64_t chunks, chunks_before;
     struct dpt_steps_data data;
 };
 
@@ -140,6 +146,15 @@ struct dpt_staging_buffer {
     int64_t *sample;             /* [row]: numbers of the samples in the data set */
     struct dpt_steps_move *move; /* [row], for samples on the device; zeros: no crop, no flip */
     int32_t *count;              /* [micros]: samples of each micro-batch */
+};
+
+/* What a stage does with a micro-batch. */
+struct dpt_steps_pass {
+    int32_t micro; /* this rank's, from 0 */
+    int flight;    /* which of the program's micro-batches in flight it is (dpt_program_spec) */
+    bool back;
+    bool last; /* nothing follows it in the step */
+    bool idle; /* this rank has failed: it only takes part in the messages */
 };
 
 /* Sums over all steps since `put` whose update was not withheld, over all ranks. */
@@ -188,13 +203,17 @@ struct dpt_backend_steps {
      * fails calls it, too. */
     enum dpt_status (*divide)(void *steps, const int32_t *first, struct dpt_error *err);
     /* Enqueues a step up to this rank's gradient, for the samples that were sent; with
-     * `round_robin` its first micro-batch. micros: as sent; with 0 the gradient is zero. seed,
-     * step: key the dropout. */
+     * `round_robin` its first micro-batch; with stages nothing yet. micros: as sent; with 0 the
+     * gradient is zero. seed, step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
     /* With `round_robin`: enqueues this rank's next micro-batch, if it has one, which begins when
      * the sum enqueued last has ended. */
     enum dpt_status (*next)(void *steps, struct dpt_error *err);
+    /* With stages: enqueues what comes next of the step, in the order of the schedule
+     * (core/train/layout/actions.h), with the messages that it needs. If it fails, or was not
+     * called, other ranks' devices wait for this one's. */
+    enum dpt_status (*pass)(void *steps, const struct dpt_steps_pass *pass, struct dpt_error *err);
     /* In how many parts this rank's gradient is before the sum over the ranks: one, but for sums
      * along the tree; in a round of which it has no micro-batch none. `part` waits, and copies part
      * k with its tail. */

@@ -28,6 +28,7 @@
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
 #include "core/train/engines/device.h"
+#include "core/train/layout/actions.h"
 #include "core/train/step/average.h"
 #include "data/sets/augment.h"
 
@@ -58,7 +59,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_job *job = t->job;
     const struct dpt_dataset *set = t->data.train.set;
     const struct dpt_sampler *s = &t->data.train.sampler;
-    const int ranks = t->comm->world.size;
+    const int ranks = t->layout.replicas;
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
     struct dpt_steps_spec spec = {
         .rule = dpt_optimizer_rule(&job->optimizer),
@@ -74,6 +75,8 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .data = data_of(&t->data.train.form),
     };
 
+    if (t->stage->number > 0) /* it reads no samples, only what is known of them */
+        spec.data.memory = NULL;
     spec.rule.slots = t->arenas.slots;
     dpt_device_sums_plan(t, &spec);
     return d->type->open(t->model.program, &spec, &d->steps, err);
@@ -191,8 +194,9 @@ static enum dpt_status make_gradient(struct dpt_trainer *t, struct dpt_error *er
 {
     return t->reduction.sum != NULL
                ? DPT_OK
-               : DPT_ALLOCATE(t->reduction.sum, (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
-                              "the gradient", err);
+               : DPT_ALLOCATE(t->reduction.sum,
+                              (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS, "the gradient",
+                              err);
 }
 
 static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
@@ -208,7 +212,7 @@ static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_er
     DPT_TRY(d->type->get(d->steps, t->arenas.params, t->arenas.slot,
                          gradient ? t->reduction.sum : NULL, err));
     if (gradient)
-        t->reduction.weight = t->reduction.sum[t->model.graph.arena + DPT_TAIL_WEIGHT];
+        t->reduction.weight = t->reduction.sum[dpt_trainer_graph(t)->arena + DPT_TAIL_WEIGHT];
     d->fetched = true;
     d->with_gradient = gradient;
 out:
@@ -333,8 +337,8 @@ static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
         return DPT_OK;
     DPT_TRY(read_results(t, err));
     DPT_TRY(t->engine_state->type->get(t->engine_state->steps, t->arenas.params, NULL, NULL, err));
-    DPT_TRY(
-        dpt_fault_strike(&t->fault, rank, step, 0, t->arenas.params, t->model.graph.floats, err));
+    DPT_TRY(dpt_fault_strike(&t->fault, rank, step, 0, t->arenas.params,
+                             dpt_trainer_graph(t)->floats, err));
     DPT_TRY(send(t, NULL, err));
 out:
     return status;
@@ -366,6 +370,36 @@ out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
 
+/* Takes the step's micro-batches through this rank's stage. computes: else it has failed, and only
+ * passes messages on. */
+static enum dpt_status pass_stage(struct dpt_trainer *t, bool computes, struct dpt_error *err)
+{
+    const struct dpt_engine_state *d = t->engine_state;
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    struct dpt_pipeline_walk walk = {
+        .schedule = t->layout.schedule,
+        .stages = t->layout.stages,
+        .stage = t->stage->number,
+        .micro_batches = d->first[replica + 1] - d->first[replica],
+    };
+    struct dpt_pipeline_action action;
+
+    while (dpt_pipeline_next(&walk, &action)) {
+        const struct dpt_steps_pass pass = {
+            .micro = action.micro_batch,
+            .flight = action.micro_batch % t->stage->in_flight,
+            .back = action.back,
+            .last = walk.back == walk.micro_batches,
+            .idle = !computes,
+        };
+        const enum dpt_status status = d->type->pass(d->steps, &pass, err);
+
+        if (status != DPT_OK)
+            return dpt_device_give_up(t, status, err);
+    }
+    return DPT_OK;
+}
+
 /* What fails after the sum on this rank alone is told with the next step. */
 static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
                                   struct dpt_error *err)
@@ -379,7 +413,13 @@ static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
     return dpt_step_fail(t, status, err);
 }
 
-/* Enqueues the update. Where each rank makes a part of it, the others wait for this one's. */
+/* Whether each rank makes a part of the update, so that the others wait for this one's. */
+static bool updates_apart(const struct dpt_trainer *t)
+{
+    return t->layout.updaters > 1 || t->layout.stages > 1;
+}
+
+/* Enqueues the update. */
 static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
@@ -388,8 +428,8 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
 
     result->lr = dpt_step_rate(t);
     status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
-    return status != DPT_OK && t->layout.updaters > 1 ? dpt_device_give_up(t, status, err)
-                                                      : fail_alone(t, status, err);
+    return status != DPT_OK && updates_apart(t) ? dpt_device_give_up(t, status, err)
+                                                : fail_alone(t, status, err);
 }
 
 /* Before an update after which replicas are compared, since all get the others' weights with it. */
@@ -429,11 +469,14 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     const double start = dpt_now();
     double summing = 0;
     float flags[DPT_FLAGS];
+    struct dpt_error later;
 
     *result = (struct dpt_step_result){.deferred = true};
     mine = dpt_device_sums_begin(t, err);
     if (mine == DPT_OK)
         mine = compute_rank(t, err);
+    if (t->layout.stages > 1)
+        DPT_TRY(pass_stage(t, mine == DPT_OK, mine == DPT_OK ? err : &later));
     dpt_step_flags(t, mine != DPT_OK, flags);
     if (t->comm->world.size > 1) {
         DPT_TRY(dpt_device_sum(t, flags, &mine, total, &summing, err));
@@ -447,7 +490,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_read_flags(t, result);
     DPT_TRY(hash_weights(t, result, err));
-    if (mine == DPT_OK || t->layout.updaters > 1)
+    if (mine == DPT_OK || updates_apart(t))
         DPT_TRY(update(t, result, err));
     if (mine == DPT_OK)
         dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));

@@ -27,7 +27,7 @@ static enum dpt_status open_shared(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    const size_t all = (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
+    const size_t all = (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS,
                  most = DPT_BUCKET / sizeof(float);
     struct dpt_hierarchical_spec spec = {
         .n = all < most ? all : most, .buffers = 1, .hierarchical = true};
@@ -52,10 +52,11 @@ static enum dpt_status find_nodes(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    const int ranks = t->comm->world.size, each = ranks / t->comm->nodes;
-    bool even = t->comm->nodes > 1 && ranks % t->comm->nodes == 0;
+    const struct dpt_comm *replicas = dpt_trainer_replicas(t);
+    const int ranks = replicas->world.size, each = ranks / replicas->nodes;
+    bool even = replicas->nodes > 1 && ranks % replicas->nodes == 0;
 
-    DPT_TRY(dpt_comm_number_nodes(t->comm, d->first, err));
+    DPT_TRY(dpt_comm_number_nodes(replicas, d->first, err));
     for (int r = 0; r < ranks; r++)
         even = even && d->first[r] == r / each;
     if (even)
@@ -77,7 +78,7 @@ enum dpt_status dpt_device_sums_open(struct dpt_trainer *t, struct dpt_error *er
         DPT_TRY(find_nodes(t, err));
     if (t->link == NULL)
         DPT_TRY(dpt_comm_device_sums(t->comm, (enum dpt_cuda_aware)t->job->comm.cuda_aware,
-                                     &devices->memory, t->gpu, largest_bucket(&t->model.graph),
+                                     &devices->memory, t->gpu, largest_bucket(dpt_trainer_graph(t)),
                                      &d->on_device, t->aware, err));
     if (t->link == NULL && !d->on_device)
         DPT_TRY(open_shared(t, err));
@@ -145,9 +146,9 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     const struct dpt_engine_state *d = t->engine_state;
     const int64_t steps = dpt_sampler_steps(&t->data.train.sampler);
 
-    spec->rank = t->comm->world.rank;
-    spec->ranks = t->comm->world.size;
-    spec->reduces = spec->ranks > 1;
+    spec->rank = dpt_trainer_replicas(t)->world.rank;
+    spec->ranks = t->layout.replicas;
+    spec->reduces = t->comm->world.size > 1;
     spec->on_device = d->on_device;
     spec->link = t->link;
     spec->shards = t->layout.updaters > 1;
@@ -155,6 +156,14 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
     spec->tree = dpt_layout_along_tree(&t->layout);
     spec->round_robin = t->layout.round_robin;
     spec->node_ranks = d->node_ranks;
+    spec->stages = t->layout.stages;
+    spec->stage = t->stage->number;
+    for (int k = 0; k < t->layout.stages; k++) {
+        const int64_t chunks = (int64_t)dpt_graph_chunk_count(&t->layout.stage[k].graph);
+
+        spec->chunks += chunks;
+        spec->chunks_before += k < spec->stage ? chunks : 0;
+    }
     for (int i = 0; i < 2 && spec->tree; i++)
         count_blocks(t, i * (steps - 1), spec);
 }
@@ -162,7 +171,7 @@ void dpt_device_sums_plan(const struct dpt_trainer *t, struct dpt_steps_spec *sp
 enum dpt_status dpt_device_sums_begin(struct dpt_trainer *t, struct dpt_error *err)
 {
     struct dpt_engine_state *d = t->engine_state;
-    const int ranks = t->comm->world.size;
+    const int ranks = t->layout.replicas;
 
     d->rounds = 1;
     if (t->link == NULL || !dpt_layout_along_tree(&t->layout))
@@ -303,7 +312,7 @@ out:
  * order of adding as many keeps below it. */
 static double tolerance(const struct dpt_trainer *t)
 {
-    const int ranks = t->comm->world.size;
+    const int ranks = t->layout.replicas;
     const int32_t micros =
         dpt_layout_along_tree(&t->layout)
             ? dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step)
@@ -334,12 +343,12 @@ static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o
     const struct dpt_engine_state *d = t->engine_state;
     float *part = NULL;
 
-    o->n = (size_t)t->model.graph.floats;
+    o->n = (size_t)dpt_trainer_graph(t)->floats;
     if (o->own == NULL)
         DPT_TRY(DPT_ALLOCATE(o->own, o->n, "the first step's check", err));
     if (o->amounts == NULL)
         DPT_TRY(DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err));
-    DPT_TRY(DPT_ALLOCATE(part, (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
+    DPT_TRY(DPT_ALLOCATE(part, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS,
                          "the first step's check", err));
     for (int k = 0; k < d->type->parts(d->steps); k++) {
         DPT_TRY(d->type->part(d->steps, k, part, err));
@@ -358,13 +367,13 @@ static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
 
     if (o->failure.status != DPT_OK)
         *err = o->failure;
-    DPT_TRY(dpt_group_agree(world, o->failure.status, err));
-    DPT_TRY(dpt_group_sum_floats(world, o->own, o->own, o->n, err));
-    DPT_TRY(dpt_group_sum_floats(world, o->amounts, o->amounts, o->n, err));
+    DPT_TRY(dpt_group_agree(&t->comm->world, o->failure.status, err));
+    DPT_TRY(dpt_group_sum_floats(replicas, o->own, o->own, o->n, err));
+    DPT_TRY(dpt_group_sum_floats(replicas, o->amounts, o->amounts, o->n, err));
 out:
     return status;
 }
@@ -376,7 +385,7 @@ static enum dpt_status compare(struct dpt_trainer *t, const struct second_opinio
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
-    const struct dpt_graph *g = &t->model.graph;
+    const struct dpt_graph *g = dpt_trainer_graph(t);
     const double part = tolerance(t);
     float *sum = NULL;
     size_t i = 0;

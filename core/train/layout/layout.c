@@ -250,8 +250,9 @@ bool dpt_layout_takes_steps(const struct dpt_layout *l)
 {
     const struct dpt_job *job = l->job;
     const bool shards = job->parallel.shard != DPT_SHARD_NONE;
-    const bool divides = job->parallel.pipeline.stages > 1 || job->parallel.tensor > 1 ||
-                         job->parallel.shard == DPT_SHARD_PARAMETERS;
+    const bool stages = job->parallel.pipeline.stages > 1;
+    const bool divides = job->parallel.tensor > 1 || job->parallel.shard == DPT_SHARD_PARAMETERS ||
+                         (stages && job->parallel.shard == DPT_SHARD_GRADIENTS);
     const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
      * as Adam's bias correction, would have other bits. */

@@ -12,7 +12,8 @@ struct dpt_cuda_link {
     struct dpt_cuda_library lib; /* the driver and NCCL */
     CUcontext context;
     void *comm;
-    int rank;
+    int rank, world;  /* of all */
+    int first, ranks; /* those that exchange messages */
     /* Held while a call is under way that uses `comm`, which an abort frees. */
     pthread_mutex_t lock;
     bool aborted;
@@ -110,6 +111,8 @@ static enum dpt_status connect(void *opened, int number, const unsigned char id[
     DPT_TRY(check(&link->lib, NULL, link->lib.ncclCommInitRank(&link->comm, ranks, own, rank),
                   "ncclCommInitRank", err));
     link->rank = rank;
+    link->world = ranks;
+    dpt_cuda_link_among(link, 0, ranks);
 out:
     return status;
 }
@@ -117,6 +120,12 @@ out:
 void dpt_cuda_link_watch(struct dpt_cuda_link *link, struct dpt_device_waits *waits)
 {
     link->waits = waits;
+}
+
+void dpt_cuda_link_among(struct dpt_cuda_link *link, int first, int ranks)
+{
+    link->first = first;
+    link->ranks = ranks;
 }
 
 /* Takes the lock for a call, which may wait for other ranks: NCCL connects two GPUs when they send
@@ -196,20 +205,37 @@ out:
 typedef int enqueue_fn(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
                        CUstream stream);
 
-static int gather_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
-                      CUstream stream)
-{
-    return link->lib.ncclAllGather(m->at + (size_t)link->rank * m->n, m->at, m->n, DPT_NCCL_FLOAT,
-                                   link->comm, stream);
-}
-
 static int exchange_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
                         CUstream stream)
 {
     const struct dpt_cuda_library *lib = &link->lib;
 
-    return m->sends ? lib->ncclSend(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream)
-                    : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, m->rank, link->comm, stream);
+    const int rank = link->first + m->rank;
+
+    return m->sends ? lib->ncclSend(m->at, m->n, DPT_NCCL_FLOAT, rank, link->comm, stream)
+                    : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, rank, link->comm, stream);
+}
+
+/* Some of the ranks have no call of NCCL's, and send each other their slices. */
+static int gather_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
+                      CUstream stream)
+{
+    float *const own = m->at + (size_t)(link->rank - link->first) * m->n;
+    int code = DPT_NCCL_SUCCESS;
+
+    if (link->ranks == link->world)
+        return link->lib.ncclAllGather(own, m->at, m->n, DPT_NCCL_FLOAT, link->comm, stream);
+    for (int r = 0; r < link->ranks && code == DPT_NCCL_SUCCESS; r++) {
+        const struct dpt_cuda_message sent = {own, m->n, r, true},
+                                      received = {m->at + (size_t)r * m->n, m->n, r, false};
+
+        if (r == link->rank - link->first)
+            continue;
+        code = exchange_one(link, &sent, stream);
+        if (code == DPT_NCCL_SUCCESS)
+            code = exchange_one(link, &received, stream);
+    }
+    return code;
 }
 
 static enum dpt_status enqueue_group(struct dpt_cuda_link *link, enqueue_fn *enqueue,
@@ -221,6 +247,8 @@ static enum dpt_status enqueue_group(struct dpt_cuda_link *link, enqueue_fn *enq
     int code = DPT_NCCL_SUCCESS;
 
     DPT_TRY(enter(link, err));
+    if (n == 0)
+        goto out;
     DPT_TRY(check(lib, link->comm, lib->ncclGroupStart(), "ncclGroupStart", err));
     for (const struct dpt_cuda_message *m = messages; m < messages + n && code == 0; m++)
         code = enqueue(link, m, stream);

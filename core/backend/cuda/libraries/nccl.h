@@ -24,6 +24,10 @@ struct dpt_cuda_link;
 /* From now on calls are counted as waits, for a watchdog that reads them. Borrowed. */
 void dpt_cuda_link_watch(struct dpt_cuda_link *link, struct dpt_device_waits *waits);
 
+/* From now on messages and gatherings are among `ranks` ranks that follow one another from number
+ * `first` on, this one among them, and are numbered from `first`. Sums stay over all. */
+void dpt_cuda_link_among(struct dpt_cuda_link *link, int first, int ranks);
+
 /* Enqueues the sum of n floats in device memory over the ranks, in place. The same call, in the
  * same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_sum(struct dpt_cuda_link *link, float *at, size_t n, CUstream stream,
@@ -36,7 +40,8 @@ enum dpt_status dpt_cuda_link_sum_doubles(struct dpt_cuda_link *link, double *at
  * same call, in the same order, on all ranks. Errors: RANK. */
 enum dpt_status dpt_cuda_link_scatter(struct dpt_cuda_link *link, float *at, size_t n,
                                       CUstream stream, struct dpt_error *err);
-/* n floats that go to another rank's device, or come from there. */
+/* n floats that go to another rank's device, or come from there. rank: may lie outside those of
+ * dpt_cuda_link_among. */
 struct dpt_cuda_message {
     float *at;
     size_t n;

@@ -17,6 +17,7 @@
 
 #include "core/backend/cuda/program/program_norms.h"
 #include "core/backend/cuda/program/program_passes.h"
+#include "core/backend/cuda/program/program_stage.h"
 #include "core/base/str.h"
 
 /* --- a program for each micro-batch ----------------------------------------------------------- */
@@ -64,6 +65,11 @@ static struct dpt_cuda_program *program_of(const struct dpt_cuda_program *p, int
     const int number = worker * (p->spec.in_flight > 1 ? p->spec.in_flight : 1) + flight;
 
     return number == 0 ? p->first : p->others[number - 1];
+}
+
+struct dpt_cuda_program *dpt_cuda_flight(const struct dpt_cuda_program *p, int flight)
+{
+    return program_of(p, 0, flight);
 }
 
 float *dpt_cuda_pass_value(const void *program, int worker, int flight, int32_t node, bool gradient,

@@ -2,6 +2,7 @@
  * What a pipeline stage gets from others, and gives them: values go through pinned memory, separate
  * for each micro-batch in flight, in the layout that they have on the device.
  */
+#include "core/backend/cuda/program/program_stage.h"
 #include "core/backend/cuda/program/program_passes.h"
 
 static bool has_edge(const struct dpt_cuda_program *p, enum dpt_cuda_edge edge)
@@ -46,21 +47,27 @@ out:
     return status;
 }
 
+void *dpt_cuda_edge_of(const struct dpt_cuda_program *p, enum dpt_cuda_edge edge, bool gradient,
+                       size_t *bytes)
+{
+    const struct dpt_cuda_node_layout *f;
+
+    if (!has_edge(p, edge))
+        return NULL;
+    f = at_edge(p, edge);
+    *bytes = (size_t)bytes_of(p, f);
+    return gradient ? dpt_cuda_gradient(p, f->dy) : p->lists->values + f->y;
+}
+
 enum dpt_status dpt_cuda_move_edge(struct dpt_cuda_program *p, enum dpt_cuda_edge edge,
                                    bool gradient, struct dpt_error *err)
 {
     const bool given = (edge == DPT_CUDA_EDGE_IN) != gradient;
-    const struct dpt_cuda_node_layout *f;
     size_t bytes;
-    void *at;
+    void *const at = dpt_cuda_edge_of(p, edge, gradient, &bytes);
 
-    if (!has_edge(p, edge))
+    if (at == NULL)
         return DPT_OK;
-    f = at_edge(p, edge);
-    if (gradient && f->dy == DPT_CUDA_NONE)
-        return DPT_OK;
-    at = gradient ? dpt_cuda_gradient(p, f->dy) : p->lists->values + f->y;
-    bytes = (size_t)bytes_of(p, f);
     return given ? dpt_cuda_to_device(&p->ctx, at, p->lists->edge[edge], bytes, err)
                  : dpt_cuda_to_host(&p->ctx, p->lists->edge[edge], at, bytes, err);
 }

@@ -319,7 +319,9 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     s->staging_buffer = which;
     s->micros = micros;
     DPT_TRY(write_batches(s, seed, step, err));
-    if (s->spec.reduces && (micros > 0 || !s->spec.round_robin))
+    if (dpt_cuda_steps_staged(s))
+        DPT_TRY(dpt_cuda_stages_begin(s, err));
+    else if (s->spec.reduces && (micros > 0 || !s->spec.round_robin))
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
     s->deferred = !s->spec.reduces;
 out:
@@ -363,7 +365,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     }
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
-    DPT_TRY(s->spec.shards ? dpt_cuda_slices_update(s, err) : launch_or_hold(s, err));
+    DPT_TRY(dpt_cuda_steps_apart(s) ? dpt_cuda_slices_update(s, err) : launch_or_hold(s, err));
     s->deferred = false;
 out:
     return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
@@ -413,6 +415,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .divide = dpt_cuda_steps_divide,
     .compute = steps_compute,
     .next = steps_next,
+    .pass = dpt_cuda_steps_pass,
     .parts = dpt_cuda_steps_parts,
     .part = dpt_cuda_steps_part,
     .buckets = dpt_cuda_steps_buckets,

@@ -20,18 +20,28 @@
  * one graph may contain `at_once` steps, whose staging buffers follow one another. A step of many
  * micro-batches has a graph for the first, one for the last with what follows it, and one for all
  * others, and what depends on the staging buffer is launched before each (DPT_CUDA_MANY).
+ * A pipeline's stage has one graph forward and one back for each micro-batch in flight
+ * (steps_stages.c).
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
 
 #include <stdlib.h>
 
-#include "core/backend/cuda/program/program.h"
+#include "core/backend/cuda/libraries/nccl.h"
+#include "core/backend/cuda/program/program_stage.h"
 #include "core/base/memory.h"
 
 /* The parts of a step that a graph contains, as a set of bits. Norm and update go together but with
  * shards; then what layers read is derived by a part of its own, and else by the update. */
-enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_NORM = 2, DPT_CUDA_UPDATE = 4, DPT_CUDA_DERIVE = 8 };
+enum {
+    DPT_CUDA_COMPUTE = 1,
+    DPT_CUDA_NORM = 2,
+    DPT_CUDA_UPDATE = 4,
+    DPT_CUDA_DERIVE = 8,
+    DPT_CUDA_STAGE_FORWARD = 16, /* of a micro-batch in flight */
+    DPT_CUDA_STAGE_BACK = 32
+};
 
 /* From so many micro-batches of a rank on, graphs have one each: one of all of them would have as
  * many nodes as they have together, once for each staging buffer. */
@@ -71,7 +81,8 @@ struct dpt_cuda_staging_buffer {
 
 struct dpt_cuda_replay {
     int staging_buffer, steps; /* the first step's; how many there are */
-    int32_t only;              /* of a single micro-batch, without its samples; else -1 */
+    /* Of a single micro-batch, without its samples, or of a stage's flight; else -1. */
+    int32_t only;
     int32_t micros;
     int32_t first, all; /* as in dpt_cuda_tree; else 0 */
     unsigned parts;
@@ -166,6 +177,8 @@ struct dpt_cuda_steps {
     float *gathered;
     struct dpt_cuda_message *gathers; /* [n_pieces]: room for those of an arena */
 
+    struct dpt_cuda_message unsent; /* of a stage, for a neighbour; n 0: there is none */
+
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
     float *flags;           /* pinned, likewise: what this rank's host writes into its tail */
@@ -203,13 +216,24 @@ static inline bool dpt_cuda_steps_shows(const struct dpt_cuda_steps *s)
     return s->spec.tree && s->spec.clip <= 0;
 }
 
+static inline bool dpt_cuda_steps_staged(const struct dpt_cuda_steps *s)
+{
+    return s->spec.stages > 1;
+}
+
+/* Whether ranks update parts of the parameters, so that the norm is made of what they all have. */
+static inline bool dpt_cuda_steps_apart(const struct dpt_cuda_steps *s)
+{
+    return s->spec.shards || dpt_cuda_steps_staged(s);
+}
+
 /* What ranks that have a part of the chunks each tell each other of them. Sums along the tree have
  * the same norm on any of them. */
 static inline enum dpt_cuda_shared dpt_cuda_steps_shared(const struct dpt_cuda_steps *s)
 {
-    return !s->spec.shards ? DPT_CUDA_SHARED_NOT
-           : s->spec.tree  ? DPT_CUDA_SHARED_CHUNKS
-                           : DPT_CUDA_SHARED_SUM;
+    return !dpt_cuda_steps_apart(s) ? DPT_CUDA_SHARED_NOT
+           : s->spec.tree           ? DPT_CUDA_SHARED_CHUNKS
+                                    : DPT_CUDA_SHARED_SUM;
 }
 
 /* Where float `first` of an arena would be at 0, of which only those of a piece are there. */
@@ -229,6 +253,12 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
 /* Launches these parts of the step whose samples are in s->staging_buffer; steps: or of so many,
  * one after another, whose samples are in this and the next staging buffers. */
 enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, int steps,
+                                      struct dpt_error *err);
+/* Loads the step's micro-batch m on the device, for a program's next pass. */
+enum dpt_status dpt_cuda_steps_load(struct dpt_cuda_steps *s, struct dpt_cuda_program *p, int32_t m,
+                                    struct dpt_error *err);
+/* Launches a part that depends on no staging buffer, `only` as in a replay. */
+enum dpt_status dpt_cuda_steps_replay(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
                                       struct dpt_error *err);
 void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
 
@@ -268,11 +298,12 @@ enum dpt_status dpt_cuda_slices_cut(struct dpt_cuda_steps *s, struct dpt_error *
 /* Sends to the device what the norm adds up, once slots are there. */
 enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error *err);
 void dpt_cuda_slices_close(struct dpt_cuda_steps *s);
-/* Enqueues the sums over the ranks of what is ready with a bucket; and, with shards, what is to
- * follow them all: the tail comes to all ranks, and shared chunks to one. */
+/* Enqueues the sums over the ranks of what is ready with a bucket; and, of ranks apart, what is to
+ * follow them all: the tail comes to all ranks, and shared chunks to one. Stages tell each
+ * other their flags then, too. */
 enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct dpt_error *err);
 enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* With shards: enqueues the update, of which each rank makes a part. */
+/* Of ranks apart: enqueues the update, of which each makes a part. */
 enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* With shards: copy a slot, of which each rank has a part, to and from the device, and give all
  * ranks the sum of the gradient. */
@@ -282,6 +313,13 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot
                                     struct dpt_error *err);
 enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
                                        struct dpt_error *err);
+
+/* --- steps_stages.c --------------------------------------------------------------------------- */
+
+/* Begins a step of a stage, whose samples are in s->staging_buffer. */
+enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_pass(void *steps, const struct dpt_steps_pass *pass,
+                                    struct dpt_error *err);
 
 /* --- steps_sums.c ----------------------------------------------------------------------------- */
 

@@ -12,12 +12,12 @@ static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args 
                       (size_t)s->n_groups * sizeof *s->rates);
 }
 
-/* Loads micro-batch m from the staging buffer, and copies what else of it the program reads. */
-static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
-                                       struct dpt_error *err)
+/* Loads micro-batch m from the staging buffer for program p, and copies what else of it that reads.
+ * Stages after the first get their input from others. */
+static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, struct dpt_cuda_program *p,
+                                       int32_t m, bool rates, struct dpt_error *err)
 {
     const struct dpt_cuda_staging_layout *at = &s->staging_layout;
-    const struct dpt_cuda_program *p = s->p;
     const unsigned char *from = s->staging_buffers[s->staging_buffer].device;
     void *const to[DPT_CUDA_FIELDS] = {
         [DPT_CUDA_STAGED_LABELS] = p->labels,
@@ -41,7 +41,15 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     dpt_cuda_add_feed(&samples.feed, p->control, dpt_cuda_steps_batch(s, m), sizeof *p->control);
     if (rates)
         add_rates(s, &samples.feed);
-    return dpt_cuda_enqueue_samples(s->p, &samples, err);
+    return s->spec.stage > 0
+               ? dpt_cuda_program_launch(p, DPT_CUDA_K_feed, &samples.feed, DPT_SPAN_DATA, err)
+               : dpt_cuda_enqueue_samples(p, &samples, err);
+}
+
+enum dpt_status dpt_cuda_steps_load(struct dpt_cuda_steps *s, struct dpt_cuda_program *p, int32_t m,
+                                    struct dpt_error *err)
+{
+    return enqueue_samples(s, p, m, false, err);
 }
 
 /* --- passes ----------------------------------------------------------------------------------- */
@@ -68,6 +76,24 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
     DPT_TRY(dpt_cuda_branches_join(s->p, err));
 out:
     dpt_cuda_branches_drop(s->p);
+    return status;
+}
+
+/* Enqueues a stage's pass, by the program of that flight. */
+static enum dpt_status enqueue_stage(struct dpt_cuda_steps *s, bool back, int flight,
+                                     struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = dpt_cuda_flight(s->p, flight);
+    const struct dpt_graph *g = p->spec.graph;
+    enum dpt_status status = DPT_OK;
+
+    if (!back)
+        return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err);
+    if (s->spec.stage == s->spec.stages - 1)
+        DPT_TRY(dpt_cuda_enqueue_loss(p, false, p->gradient + g->arena, err));
+    DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
+    DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, g->n_nodes, false, err));
+out:
     return status;
 }
 
@@ -204,7 +230,7 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     const struct dpt_cuda_norm_args norm = norm_of(s, false);
     enum dpt_status status = DPT_OK;
 
-    if (s->spec.shards)
+    if (dpt_cuda_steps_apart(s))
         DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_decide, &norm, DPT_SPAN_NORM, err));
     DPT_TRY(enqueue_shown_norm(s, err));
     if (!s->spec.shards)
@@ -225,8 +251,9 @@ static bool is_last(const struct dpt_cuda_steps *s, int32_t m)
     return s->spec.round_robin || m == s->micros - 1;
 }
 
-/* only: the micro-batch of which alone the passes are enqueued, without its samples; the last one's
- * are followed by all that comes after them. ALL: the whole step. */
+/* only: the flight of a stage; or the micro-batch of which alone the passes are enqueued,
+ * without its samples; the last one's are followed by all that comes after them. ALL: the whole
+ * step. */
 static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
                                     struct dpt_error *err)
 {
@@ -242,7 +269,7 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
             continue;
         last = is_last(s, m);
         if (only == ALL)
-            DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
+            DPT_TRY(enqueue_samples(s, s->p, m, updates && m == 0, err));
         DPT_TRY(enqueue_passes(s, m > 0 && !tree, last, updates, err));
         if (tree && (only == ALL || last) && !(last && s->n_buckets > 0))
             DPT_TRY(dpt_cuda_tree_push(s, m, 0, s->p->spec.graph->arena + DPT_TENSOR_ALIGN, err));
@@ -257,6 +284,8 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
         DPT_TRY(enqueue_norm(s, computes && s->micros > 0, err));
     if (parts & DPT_CUDA_UPDATE)
         DPT_TRY(enqueue_update(s, err));
+    if (parts & (DPT_CUDA_STAGE_FORWARD | DPT_CUDA_STAGE_BACK))
+        DPT_TRY(enqueue_stage(s, parts & DPT_CUDA_STAGE_BACK, only, err));
     if (parts & DPT_CUDA_DERIVE)
         DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
@@ -297,9 +326,15 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    for (int k = 0; k <= s->p->n_others && dpt_cuda_steps_staged(s); k++) {
+        DPT_TRY(enqueue_samples(s, dpt_cuda_flight(s->p, k), 0, false, err));
+        DPT_TRY(enqueue_stage(s, false, k, err));
+        DPT_TRY(enqueue_stage(s, true, k, err));
+    }
     /* The libraries may use other kernels if they add to what is there. */
-    for (int add = 0; add <= (s->spec.micros > 1 && s->tree == NULL); add++) {
-        DPT_TRY(enqueue_samples(s, 0, false, err));
+    for (int add = 0; add <= (s->spec.micros > 1 && s->tree == NULL) && !dpt_cuda_steps_staged(s);
+         add++) {
+        DPT_TRY(enqueue_samples(s, s->p, 0, false, err));
         DPT_TRY(enqueue_passes(s, add, false, false, err));
     }
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
@@ -361,7 +396,7 @@ static enum dpt_status launch_each(struct dpt_cuda_steps *s, unsigned parts, str
     for (int32_t m = 0; m < s->micros; m++) {
         const bool last = m == s->micros - 1;
 
-        DPT_TRY(enqueue_samples(s, m, parts & DPT_CUDA_NORM && m == 0, err));
+        DPT_TRY(enqueue_samples(s, s->p, m, parts & DPT_CUDA_NORM && m == 0, err));
         DPT_TRY(
             find_graph(s, last ? parts : DPT_CUDA_COMPUTE, 1, last || m == 0 ? m : 1, &exec, err));
         DPT_CUDA_TRY(&s->p->ctx.lib, cuGraphLaunch(exec, s->p->ctx.compute));
@@ -392,7 +427,7 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, 
     for (int k = 0; k < steps && computes; k++)
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer[k].uploaded, 0));
     if (round)
-        DPT_TRY(enqueue_samples(s, s->tree->round, false, err));
+        DPT_TRY(enqueue_samples(s, s->p, s->tree->round, false, err));
     if (each)
         DPT_TRY(launch_each(s, parts, err));
     else if (exec != NULL)
@@ -403,6 +438,20 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts, 
         DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer[k].done, ctx->compute));
     if (computes)
         DPT_TRY(dpt_cuda_buckets_fetch(s, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_steps_replay(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    CUgraphExec exec;
+
+    if (dpt_cuda_program_profiled(s->p))
+        return enqueue_step(s, parts, only, err);
+    DPT_TRY(find_graph(s, parts, 1, only, &exec, err));
+    DPT_CUDA_TRY(&s->p->ctx.lib, cuGraphLaunch(exec, s->p->ctx.compute));
 out:
     return status;
 }

@@ -144,7 +144,9 @@ static enum dpt_status store(struct dpt_cuda_steps *s, struct dpt_error *err)
     DPT_TRY(dpt_cuda_steps_upload(s, affine, data->scale, channels, err));
     DPT_TRY(
         dpt_cuda_steps_upload(s, (unsigned char *)affine + channels, data->shift, channels, err));
-    dpt_cuda_program_store(s->p, at, data->u8, data->nhwc, affine, (float *)affine + shape->c);
+    for (int i = 0; i <= s->p->n_others; i++)
+        dpt_cuda_program_store(dpt_cuda_flight(s->p, i), at, data->u8, data->nhwc, affine,
+                               (float *)affine + shape->c);
     s->stored = true;
 out:
     return status;
@@ -163,7 +165,8 @@ static struct dpt_cuda_staging_layout lay_out(const struct dpt_cuda_steps *s)
                 [DPT_CUDA_STAGED_WEIGHTS] = s->spec.weights ? sizeof(float) : 0,
                 [DPT_CUDA_STAGED_SAMPLE] = sizeof(int64_t),
                 [DPT_CUDA_STAGED_MOVE] = s->stored ? sizeof(struct dpt_cuda_move) : 0,
-                [DPT_CUDA_STAGED_INPUT] = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4}};
+                [DPT_CUDA_STAGED_INPUT] =
+                    s->stored || s->spec.stage > 0 ? 0 : (size_t)dpt_shape_size(shape) * 4}};
 
     at.bytes = lines((size_t)s->spec.micros * sizeof(struct dpt_cuda_control));
     for (int i = 0; i < DPT_CUDA_FIELDS; i++) {

@@ -16,7 +16,8 @@
  * Without shards the sums are gathered at once, and every rank updates everything. With shards a
  * rank keeps the optimizer's state of its slices only, updates these, and the weights are gathered.
  * The tail comes to all ranks by a sum to which only the rank that has it gives anything. The norm
- * is added up from the ranks' parts. Along the tree a chunk is added up by the rank in whose slice
+ * is added up from the ranks' parts. So it is from those of a pipeline's stages, of which the last
+ * one has the tail. Along the tree a chunk is added up by the rank in whose slice
  * it begins, which gets the rest of it from those that have it, and all get all chunks' sums.
  *
  * Outside of steps the host has the whole state, so checkpoints are those of a run without shards.
@@ -34,7 +35,7 @@ static int64_t smaller(int64_t a, int64_t b)
 
 static bool in_chunks(const struct dpt_cuda_steps *s)
 {
-    return s->spec.tree || s->spec.shards;
+    return s->spec.tree || dpt_cuda_steps_apart(s);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -80,7 +81,9 @@ enum dpt_status dpt_cuda_slices_cut(struct dpt_cuda_steps *s, struct dpt_error *
     if (s->spec.link != NULL)
         DPT_TRY(cut_pieces(s, err));
     /* A slice divides one chunk more at most. */
-    chunks = (int64_t)dpt_graph_chunk_count(s->p->spec.graph) + s->n_pieces;
+    chunks = dpt_cuda_steps_staged(s) ? s->spec.chunks
+                                      : (int64_t)dpt_graph_chunk_count(s->p->spec.graph);
+    chunks += s->n_pieces;
     s->norm_sums = chunks + 2 + dpt_cuda_chunk_blocks(chunks);
 out:
     return status;
@@ -154,6 +157,7 @@ static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *e
     struct dpt_chunks chunks = {0};
     struct dpt_cuda_chunk *list = NULL;
     struct dpt_cuda_piece piece = {"the norm's chunks", 0, (void **)&s->chunk, false};
+    const int64_t before = s->spec.chunks_before; /* 0 without stages */
 
     DPT_TRY(dpt_graph_chunks(s->p->spec.graph, &chunks, err));
     DPT_TRY(DPT_ALLOCATE(list, chunks.n + (size_t)s->n_pieces, "the norm's chunks", err));
@@ -161,11 +165,14 @@ static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *e
         const int64_t begin = (int64_t)chunks.begin[k], end = (int64_t)chunks.begin[k + 1];
 
         if (s->spec.shards)
-            DPT_TRY(list_chunk(s, (int64_t)k, begin, end, list, err));
-        else
-            list[s->listed++] = (struct dpt_cuda_chunk){begin, (int32_t)(end - begin), (int32_t)k};
+            DPT_TRY(list_chunk(s, before + (int64_t)k, begin, end, list, err));
+        else if (!dpt_cuda_steps_staged(s) || s->spec.rank == 0)
+            list[s->listed++] = (struct dpt_cuda_chunk){begin, (int32_t)(end - begin),
+                                                        (int32_t)(before + (int64_t)k)};
     }
-    s->chunks = dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS ? (int64_t)chunks.n : s->listed;
+    s->chunks = dpt_cuda_steps_shared(s) != DPT_CUDA_SHARED_CHUNKS ? s->listed
+                : dpt_cuda_steps_staged(s)                         ? s->spec.chunks
+                                                                   : (int64_t)chunks.n;
     piece.bytes = s->listed * (int64_t)sizeof *list;
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->chunk, list, (size_t)piece.bytes, err));
@@ -241,12 +248,15 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
     float *tail = s->p->gradient + arena;
     enum dpt_status status = DPT_OK;
     int64_t end;
+    const int owner = s->spec.shards ? owner_of(s, arena, &end) : 0;
 
-    if (owner_of(s, arena, &end) != s->spec.rank)
+    if (dpt_cuda_steps_staged(s))
+        DPT_TRY(dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, ctx->sums, err));
+    if (s->spec.rank != owner || (dpt_cuda_steps_staged(s) && s->spec.stage < s->spec.stages - 1))
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
     DPT_TRY(dpt_cuda_link_sum(s->spec.link, tail, DPT_TENSOR_ALIGN, ctx->sums, err));
-    if (dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS)
+    if (s->n_shared > 0)
         DPT_TRY(dpt_cuda_link_exchange(s->spec.link, s->shared, s->n_shared, ctx->sums, err));
 out:
     return status;
@@ -264,8 +274,9 @@ enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_erro
     DPT_TRY(dpt_cuda_link_sum_doubles(s->spec.link, s->partial + first,
                                       (size_t)(s->chunks + 2 - first), stream, err));
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
-    DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
-    if (s->copies.bytes > 0)
+    if (s->spec.shards)
+        DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
+    if (s->spec.shards && s->copies.bytes > 0)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
 out:
     return status;

@@ -10,9 +10,9 @@
  * that. A rank without micro-batches makes the same calls.
  *
  * The tail lies directly after the first bucket and is summed with it. What the ranks tell each
- * other there comes to the host once that sum has ended, with shards once all have, which the host
- * learns some steps later. Sums along the tree (steps_tree.c) have no place for it, since a rank
- * may have no leaf: it is summed by itself.
+ * other there comes to the host once that sum has ended, of ranks apart once all have, which the
+ * host learns some steps later. Sums along the tree (steps_tree.c) have no place for it, since a
+ * rank may have no leaf: it is summed by itself.
  */
 
 enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *err)
@@ -26,6 +26,8 @@ enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *e
     if (s->spec.link == NULL)
         return DPT_OK;
     dpt_cuda_link_watch(s->spec.link, s->p->ctx.waits);
+    if (dpt_cuda_steps_staged(s))
+        dpt_cuda_link_among(s->spec.link, s->spec.stage * s->spec.ranks, s->spec.ranks);
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, pieces, sizeof pieces / sizeof *pieces, err));
     DPT_TRY(DPT_ALLOCATE(s->told, (size_t)s->n_staging, "the steps", err));
     for (int i = 0; i < s->n_staging; i++)
@@ -55,7 +57,7 @@ static enum dpt_status sum_bucket(struct dpt_cuda_steps *s, int i, bool tells,
 {
     enum dpt_status status = DPT_OK;
 
-    if (s->tree != NULL && tells && i == 0)
+    if (s->tree != NULL && tells && i == 0 && !dpt_cuda_steps_staged(s))
         DPT_TRY(
             dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, s->p->ctx.sums, err));
     DPT_TRY(s->n_pieces > 0 ? dpt_cuda_slices_sum(s, i, err) : sum_whole(s, i, err));
@@ -92,9 +94,8 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
           *told = s->tree != NULL ? s->tree->flags : s->p->gradient + s->p->spec.graph->arena + at;
     const CUstream sums = s->p->ctx.sums;
     const bool tells = tail != NULL;
-    const int end = !tells           ? -1
-                    : s->spec.shards ? s->n_buckets - 1
-                                     : 0; /* when the tail is there */
+    const bool apart = dpt_cuda_steps_apart(s);
+    const int end = !tells ? -1 : apart ? s->n_buckets - 1 : 0; /* when the tail is there */
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
@@ -106,7 +107,7 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
             DPT_CUDA_TRY(
                 lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(told), flags, (size_t)n * sizeof *flags, sums));
         DPT_TRY(sum_bucket(s, i, tells, err));
-        if (i == end && s->spec.shards)
+        if (i == end && apart)
             DPT_TRY(dpt_cuda_slices_end(s, err));
         if (i == end)
             DPT_TRY(fetch_tail(s, slot, at, n, err));

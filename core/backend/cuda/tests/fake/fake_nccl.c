@@ -3,25 +3,21 @@
  * is too old unless a test gives it a version, so jobs sum by MPI where nothing else is asked for.
  *
  * A call is four pieces of work on its stream: it waits until nobody reads what this rank gave
- * last, gives its floats, waits for all others', and takes what it gets of them. A sum adds from
- * another rank on in each element: no order that a test could rely on. A group of messages is one
- * call. Calls that are not alike on all ranks, and messages that do not match, are complained of,
- * and fail. As with the real one, what waits does so for ever, until somebody aborts.
+ * last, gives its floats, waits for those of others, and takes what it gets of them. A sum adds
+ * from another rank on in each element: no order that a test could rely on. A group of messages is
+ * one call, which ends when all of its messages have been taken: none of them is buffered. Calls
+ * that are not alike on all ranks, and messages that do not match, are complained of, and fail. As
+ * with the real one, what waits does so for ever, until somebody aborts.
  *
  *   FAKENCCL_VERSION=0   22803 is 2.28.3
  *   FAKENCCL_HANG=N      the Nth call of this process waits for ever
  *   FAKENCCL_ABORT_HANGS=1   an abort does not return
  *   FAKENCCL_WRONG=N     an element of what the Nth call gives comes out wrong on this rank
- *   FAKENCCL_VIA=P2P/CUMEM, FAKENCCL_NETWORK=Socket, FAKENCCL_SAYS=TEXT
- *                        how its log says that the ranks are connected, and another line of it
  *   FAKEGPU_FAIL, FAKEGPU_LOG   as for the driver's functions
  *
- * NCCL_DEBUG=INFO and NCCL_DEBUG_FILE have it write a log, in the words of src/transport of NCCL
- * 2.14 to 2.28: from 2.20 on devices stand in brackets, before that PCI addresses, and from 2.22 on
- * connections are made by the first sum, before that by ncclCommInitRank.
+ * From 2.22 on connections are made by the first sum, before that by ncclCommInitRank.
  */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,20 +28,22 @@
 
 #include "core/backend/cuda/libraries/nccl.h"
 #include "core/backend/cuda/tests/fake/fake.h"
+#include "core/backend/cuda/tests/fake/fake_nccl.h"
 
 enum { MOST_RANKS = 16, MOST_FLOATS = 9 << 20, MOST_MESSAGES = 256 };
 enum { REMOTE_ERROR = 6, INVALID_ARGUMENT = 4, USAGE = 5 };
 enum kind { SUM, SUM_DOUBLES, SCATTER, GATHER, EXCHANGE };
 
 struct rank {
-    _Atomic uint64_t given, taken; /* numbers of calls */
+    _Atomic uint64_t given, taken; /* numbers of collective calls */
     enum kind kind;                /* of the last one given */
     uint64_t n;
-    int messages; /* what it sends of it, one after another in its floats */
+    int messages; /* what it sends with its last group, one after another in its floats */
     struct {
         int to;
         uint64_t n;
     } sent[MOST_MESSAGES];
+    _Atomic uint64_t sends[MOST_RANKS], took[MOST_RANKS]; /* messages to, and from, each rank */
 };
 
 struct place {
@@ -60,17 +58,17 @@ struct comm {
     size_t bytes;
     int rank, ranks;
     CUcontext context;
-    CUstream stream; /* of the last call */
-    uint64_t calls;
+    uint64_t calls, collective;
+    _Atomic uint64_t done; /* calls: they go in the order in which they are made */
     atomic_bool aborted;
-    FILE *log; /* NULL: it writes none */
+    FILE *log; /* as of fakenccl_open_log */
 };
 
 /* The argument of a call's pieces of work. */
 struct call {
     struct comm *comm;
     enum kind kind;
-    uint64_t number;                   /* from 1 */
+    uint64_t call, number;             /* from 1; number: of those that are collective */
     float *at;                         /* of a sum, or of all ranks' slices */
     size_t n;                          /* words of the sum, or of a slice */
     struct dpt_cuda_message *messages; /* freed by the last piece of work */
@@ -83,11 +81,9 @@ static _Thread_local struct {
     struct comm *comm;
     CUstream stream;
     struct dpt_cuda_message messages[MOST_MESSAGES];
-    int n;
-    bool other; /* has gatherings, which go their way at once */
+    int n; /* gatherings go their way at once */
 } group;
 
-static struct comm *latest; /* whose call was the last one; a process uses one */
 static atomic_bool ending;
 
 static __attribute__((destructor)) void end(void)
@@ -107,12 +103,17 @@ static bool over(const struct comm *c)
 
 /* --- work ------------------------------------------------------------------------------------- */
 
+/* Waits for the call before, and until all have taken what this rank gave to all. */
 static void await_readers(void *data)
 {
     const struct call *s = data;
+    const struct rank *mine = &s->comm->place->ranks[s->comm->rank];
 
+    while (atomic_load(&s->comm->done) + 1 < s->call && !over(s->comm))
+        pause_briefly();
     for (int r = 0; r < s->comm->ranks && !over(s->comm); r++)
-        while (atomic_load(&s->comm->place->ranks[r].taken) + 1 < s->number && !over(s->comm))
+        while (atomic_load(&s->comm->place->ranks[r].taken) < atomic_load(&mine->given) &&
+               !over(s->comm))
             pause_briefly();
 }
 
@@ -140,11 +141,13 @@ static void give(void *data)
     size_t n;
     const float *from = words_of(s, false, &n);
 
-    mine->kind = s->kind;
-    mine->n = s->n;
     mine->messages = 0;
-    if (s->kind != EXCHANGE)
+    if (s->kind != EXCHANGE) {
+        mine->kind = s->kind;
+        mine->n = s->n;
         memcpy(to, from, n * sizeof *from);
+        atomic_store(&mine->given, s->number);
+    }
     for (int i = 0; i < s->n_messages; i++) {
         const struct dpt_cuda_message *m = &s->messages[i];
 
@@ -155,7 +158,24 @@ static void give(void *data)
         mine->sent[mine->messages].to = m->rank;
         mine->sent[mine->messages++].n = m->n;
     }
-    atomic_store(&mine->given, s->number);
+    for (int i = 0; i < mine->messages; i++)
+        atomic_fetch_add(&mine->sends[mine->sent[i].to], 1);
+}
+
+/* Waits for all messages of a group, before any is taken: none of two groups of their sender. */
+static void await_messages(const struct call *s)
+{
+    const struct place *place = s->comm->place;
+    const int own = s->comm->rank;
+
+    for (int r = 0; r < s->comm->ranks; r++) {
+        uint64_t wanted = atomic_load(&place->ranks[own].took[r]);
+
+        for (int i = 0; i < s->n_messages; i++)
+            wanted += !s->messages[i].sends && s->messages[i].rank == r;
+        while (atomic_load(&place->ranks[r].sends[own]) < wanted && !over(s->comm))
+            pause_briefly();
+    }
 }
 
 static void await_others(void *data)
@@ -163,8 +183,12 @@ static void await_others(void *data)
     const struct call *s = data;
     struct place *place = s->comm->place;
 
-    while ((long long)s->number == fakegpu_number("FAKENCCL_HANG", 0) && !over(s->comm))
+    while ((long long)s->call == fakegpu_number("FAKENCCL_HANG", 0) && !over(s->comm))
         pause_briefly();
+    if (s->kind == EXCHANGE) {
+        await_messages(s);
+        return;
+    }
     for (int r = 0; r < s->comm->ranks && !over(s->comm); r++) {
         const struct rank *other = &place->ranks[r];
 
@@ -229,6 +253,7 @@ static bool take_message(const struct call *s, const struct dpt_cuda_message *m,
 
 static void exchange(const struct call *s)
 {
+    struct rank *mine = &s->comm->place->ranks[s->comm->rank];
     int sent[MOST_RANKS] = {0};
     size_t at[MOST_RANKS] = {0};
 
@@ -238,8 +263,16 @@ static void exchange(const struct call *s)
         if (!m->sends && !take_message(s, m, &sent[m->rank], &at[m->rank]) &&
             !atomic_exchange(&s->comm->place->unlike, true))
             fakegpu_complain("call %llu: rank %d has no message of %zu floats for rank %d",
-                             (unsigned long long)s->number, m->rank, m->n, s->comm->rank);
+                             (unsigned long long)s->call, m->rank, m->n, s->comm->rank);
     }
+    for (int i = 0; i < s->n_messages; i++)
+        if (!s->messages[i].sends)
+            atomic_fetch_add(&mine->took[s->messages[i].rank], 1);
+    for (int r = 0; r < s->comm->ranks; r++)
+        while (atomic_load(&s->comm->place->ranks[r].took[s->comm->rank]) <
+                   atomic_load(&mine->sends[r]) &&
+               !over(s->comm))
+            pause_briefly();
 }
 
 static float *somewhere_in(const struct call *s)
@@ -264,10 +297,12 @@ static void take(void *data)
             exchange(s);
         for (int r = 0; r < s->comm->ranks && s->kind == GATHER; r++)
             memcpy(s->at + (size_t)r * s->n, floats_of(s, r), s->n * sizeof(float));
-        if ((long long)s->number == fakegpu_number("FAKENCCL_WRONG", 0))
+        if ((long long)s->call == fakegpu_number("FAKENCCL_WRONG", 0))
             *somewhere_in(s) += 1;
     }
-    atomic_store(&place->ranks[s->comm->rank].taken, s->number);
+    if (s->kind != EXCHANGE)
+        atomic_store(&place->ranks[s->comm->rank].taken, s->number);
+    atomic_store(&s->comm->done, s->call);
     free(s->messages);
 }
 
@@ -297,70 +332,7 @@ static int enqueue(CUstream stream, const char *name, const struct call *s)
         enqueue_piece(stream, name, "awaits others", await_others, s, true) == CUDA_SUCCESS &&
         enqueue_piece(stream, name, "takes", take, s, false) == CUDA_SUCCESS;
 
-    latest = s->comm;
-    latest->stream = stream;
     return enqueued ? DPT_NCCL_SUCCESS : USAGE;
-}
-
-/* --- its log ---------------------------------------------------------------------------------- */
-
-static void say(const struct comm *c, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-static void say(const struct comm *c, const char *format, ...)
-{
-    va_list list;
-
-    if (c->log == NULL)
-        return;
-    fprintf(c->log, "node01:%d:%d [%d] NCCL INFO ", (int)getpid(), (int)getpid() + 1, c->rank);
-    va_start(list, format);
-    vfprintf(c->log, format, list);
-    va_end(list);
-    fputc('\n', c->log);
-    fflush(c->log);
-}
-
-static const char *text_or(const char *name, const char *usual)
-{
-    const char *text = fakegpu_text(name);
-
-    return text != NULL ? text : usual;
-}
-
-static void open_log(struct comm *c)
-{
-    const char *level = getenv("NCCL_DEBUG"), *path = getenv("NCCL_DEBUG_FILE");
-
-    if (level == NULL || strcmp(level, "INFO") != 0 || path == NULL)
-        return;
-    c->log = fopen(path, "w");
-    say(c, "NET/IB : No device found.");
-    say(c, "NET/Socket : Using [0]eth0:10.0.0.1<0>");
-    say(c, "Using network %s", text_or("FAKENCCL_NETWORK", "Socket"));
-    if (fakegpu_text("FAKENCCL_SAYS") != NULL)
-        say(c, "%s", fakegpu_text("FAKENCCL_SAYS"));
-}
-
-/* A ring, as which rank is connected with the next one. */
-static void say_connections(const struct comm *c)
-{
-    const bool devices = fakegpu_number("FAKENCCL_VERSION", 0) >= 22000;
-    const char *via = text_or("FAKENCCL_VIA", devices ? "P2P/CUMEM" : "P2P/IPC");
-    const bool by_net = strncmp(via, "NET/", 4) == 0, by_host = strncmp(via, "SHM/", 4) == 0;
-    const int next = (c->rank + 1) % c->ranks;
-
-    for (int channel = 0; channel < 2; channel++) {
-        char which[16];
-
-        snprintf(which, sizeof which, by_host ? "%02d" : "%02d/0", channel);
-        if (devices)
-            say(c, "Channel %s : %d[%d] -> %d[%d]%s via %s", which, c->rank, c->rank, next, next,
-                by_net ? " [send]" : "", via);
-        else
-            say(c, "Channel %s : %d[%x] -> %d[%x]%s via %s", which, c->rank, (c->rank + 0x10) << 12,
-                next, (next + 0x10) << 12, by_net ? " [send]" : "", via);
-    }
-    say(c, "Connected all rings");
 }
 
 /* --- the functions ---------------------------------------------------------------------------- */
@@ -422,9 +394,9 @@ int ncclCommInitRank(void **comm, int ranks, struct dpt_nccl_id id, int rank)
     while (atomic_load(&c->place->arrived) < ranks && !over(c))
         pause_briefly();
     shm_unlink(id.bytes); /* all have it */
-    open_log(c);
+    c->log = fakenccl_open_log(rank);
     if (fakegpu_number("FAKENCCL_VERSION", 0) < 22200)
-        say_connections(c);
+        fakenccl_say_connections(c->log, c->rank, c->ranks);
     return DPT_NCCL_SUCCESS;
 }
 
@@ -457,8 +429,7 @@ int ncclCommDestroy(void *comm)
     struct comm *c = comm;
 
     FAKE(ncclCommDestroy, USAGE, "%s", "");
-    latest = latest == c ? NULL : latest;
-    if (atomic_load(&c->place->ranks[c->rank].taken) != c->calls)
+    if (atomic_load(&c->done) != c->calls)
         fakegpu_complain("ncclCommDestroy with calls under way");
     munmap(c->place, c->bytes);
     if (c->log != NULL)
@@ -472,8 +443,8 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
 {
     struct comm *c = comm;
     const bool doubles = type == DPT_NCCL_DOUBLE;
-    const struct call s = {
-        c, doubles ? SUM_DOUBLES : SUM, ++c->calls, to, doubles ? 2 * n : n, NULL, 0};
+    const struct call s = {c,  doubles ? SUM_DOUBLES : SUM, ++c->calls, ++c->collective,
+                           to, doubles ? 2 * n : n,         NULL,       0};
 
     FAKE(ncclAllReduce, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || from != to || (!doubles && type != DPT_NCCL_FLOAT) ||
@@ -484,16 +455,15 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
         return INVALID_ARGUMENT;
     }
     if (c->calls == 1 && fakegpu_number("FAKENCCL_VERSION", 0) >= 22200)
-        say_connections(c);
+        fakenccl_say_connections(c->log, c->rank, c->ranks);
     return enqueue(stream, "ncclAllReduce", &s);
 }
 
 int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CUstream stream)
 {
     struct comm *c = comm;
-    const struct call s = {c, GATHER, ++c->calls, to, n, NULL, 0};
+    const struct call s = {c, GATHER, ++c->calls, ++c->collective, to, n, NULL, 0};
 
-    group.other = true;
     FAKE(ncclAllGather, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || (const float *)from != (float *)to + (size_t)c->rank * n ||
         type != DPT_NCCL_FLOAT || n > MOST_FLOATS || fakegpu_current() != c->context) {
@@ -508,7 +478,8 @@ int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, vo
                       CUstream stream)
 {
     struct comm *c = comm;
-    const struct call s = {c, SCATTER, ++c->calls, (float *)(uintptr_t)from, n, NULL, 0};
+    float *const at = (float *)(uintptr_t)from;
+    const struct call s = {c, SCATTER, ++c->calls, ++c->collective, at, n, NULL, 0};
 
     FAKE(ncclReduceScatter, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || to != s.at + (size_t)c->rank * n || type != DPT_NCCL_FLOAT ||
@@ -526,7 +497,7 @@ int ncclGroupStart(void)
 {
     FAKE(ncclGroupStart, USAGE, "%s", "");
     if (group.depth++ == 0)
-        group.n = 0, group.other = false;
+        group.n = 0;
     return DPT_NCCL_SUCCESS;
 }
 
@@ -564,8 +535,6 @@ int ncclRecv(void *to, size_t n, int type, int rank, void *comm, CUstream stream
     return add_message(to, n, type, rank, false, comm, stream);
 }
 
-/* The real one would send to whoever receives, and do nothing for an empty group; here all ranks
- * take part in each. */
 int ncclGroupEnd(void)
 {
     struct call s = {.comm = group.comm, .kind = EXCHANGE, .n_messages = group.n};
@@ -573,13 +542,9 @@ int ncclGroupEnd(void)
     FAKE(ncclGroupEnd, REMOTE_ERROR, "%d", group.n);
     if (--group.depth > 0)
         return DPT_NCCL_SUCCESS;
-    if (group.n == 0) {
-        if (latest == NULL || group.other)
-            return DPT_NCCL_SUCCESS;
-        s.comm = latest;
-        group.stream = latest->stream;
-    }
-    s.number = ++s.comm->calls;
+    if (group.n == 0)
+        return DPT_NCCL_SUCCESS;
+    s.call = ++s.comm->calls;
     s.messages = malloc(sizeof group.messages);
     memcpy(s.messages, group.messages, sizeof group.messages);
     return enqueue(group.stream, "ncclGroupEnd", &s);

@@ -1,0 +1,17 @@
+/*
+ * program_stage: what whole steps take of the programs of a pipeline's stage: those of its
+ * micro-batches in flight, and what crosses its edges.
+ */
+#ifndef DPT_BACKEND_CUDA_PROGRAM_STAGE_H
+#define DPT_BACKEND_CUDA_PROGRAM_STAGE_H
+
+#include "core/backend/cuda/program/program.h"
+
+/* The program of one of a team's micro-batches in flight, from 0 on. */
+struct dpt_cuda_program *dpt_cuda_flight(const struct dpt_cuda_program *p, int flight);
+/* Where the value at an edge is on the device, or its gradient. *bytes: out, a multiple of 4. NULL:
+ * there is no such edge, or nothing wants the gradient. */
+void *dpt_cuda_edge_of(const struct dpt_cuda_program *p, enum dpt_cuda_edge edge, bool gradient,
+                       size_t *bytes);
+
+#endif
