@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,23 @@ static const int arenas[ARENAS] = {DPT_PARAMS, DPT_GRADIENT};
 int32_t dpt_audit_hashes(const struct dpt_trainer *t)
 {
     return ARENAS * (t->model.graph.n_tensors + 1);
+}
+
+/* Hashes as dpt_hash_floats does, with the same bits for all that is not a number: which ones a sum
+ * gives depends on which addend is the first. */
+static uint64_t hash_numbers(const float *x, size_t n, uint64_t first)
+{
+    enum { PIECE = 1024 };
+    float piece[PIECE];
+    uint64_t sum = 0;
+
+    for (size_t at = 0, here; at < n; at += here) {
+        here = n - at < PIECE ? n - at : PIECE;
+        for (size_t i = 0; i < here; i++)
+            piece[i] = isnan(x[at + i]) ? NAN : x[at + i];
+        sum += dpt_hash_floats(piece, here, first + at);
+    }
+    return sum;
 }
 
 /* Hashes what this rank has of a tensor of an arena, with the zeros after it: as a part of the
@@ -48,8 +66,8 @@ static void hash_tensor(const struct dpt_trainer *t, int k, int32_t number, uint
     if (begin >= end)
         return;
     first = (size_t)own->first + (begin - at); /* counted in the tensor's floats */
-    *of_tensor += dpt_hash_floats(x + begin, end - begin, first);
-    *of_arena += dpt_hash_floats(x + begin, end - begin, (uint64_t)whole->offset + first);
+    *of_tensor += hash_numbers(x + begin, end - begin, first);
+    *of_arena += hash_numbers(x + begin, end - begin, (uint64_t)whole->offset + first);
     if (first + (end - begin) == (size_t)whole->count)
         *of_arena += dpt_hash_floats(zeros, dpt_round_up(last, sizeof(float)) - last, last);
 }

@@ -9,7 +9,7 @@ import pytest
 
 sys.path[:0] = ["scripts/lib", "core/train/tests", "core/train/engines/tests"]
 import dpt  # noqa: E402
-from test_device import CNN, EXPLODES, MLP, RESIDUAL, fixture_machine, pytestmark  # noqa: E402, F401
+from test_device import CNN, EXPLODES, LINEAR, MLP, RESIDUAL, fixture_machine, pytestmark  # noqa: E402, F401
 
 STAGED = "{reduction: reproducible, timeout: 20 s}"
 DEEP = {
@@ -58,6 +58,18 @@ def test_stages_name_what_is_not_a_number(machine, precision):
     job = machine.job(EXPLODES, batch="{global: 24, micro: 8}", comm=STAGED, device=f"{{precision: {precision}}}")
     result = machine.run("out", job, ranks=2, sets=["parallel.pipeline=2"])
     assert result.code == 1 and re.search(r"step \d+: not a number: rank \d \(.*, stage \d of 2\), output of layer dense\d?, synthetic sample \d+", result.err), result
+
+
+def test_what_is_not_a_number_has_one_fingerprint(machine):
+    """Of a gradient that overflows: which of the numbers that are none a sum gives follows from which addend is the first."""
+    job = machine.job(LINEAR, data="{train: synthetic, synthetic: {samples: 200, shape: [5], outputs: 2, noise: 40000}}", device="{precision: fp16}",
+                      comm="{reduction: reproducible}", batch="{global: 48, micro: 3}", train="{steps: 3}", log="{hashes: true}",
+                      model="{type: sequential, layers: [{dense: 24}, {dense: {outputs: 2}}]}")
+    said = set()
+    for ranks in (1, 2, 3):
+        machine.train(str(ranks), job, ranks=ranks)
+        said.add((machine.path / str(ranks) / "hashes.jsonl").read_text())
+    assert len(said) == 1 and machine.weights("1")[1]["loss_scale_overflows"] > 0
 
 
 def test_what_gpus_do_not_divide_is_told(machine):
