@@ -276,6 +276,10 @@ void dpt_plan_gpu_memory(struct dpt_plan *plan);
 /* Seconds of a micro-batch's passes (DPT_COMPUTES_) through nodes [first, last). */
 double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t last, int32_t micro,
                           int computes);
+/* Seconds of a message between the devices of two stages of a layout, on a node or between
+ * nodes. */
+double dpt_plan_gpu_message(const struct dpt_plan *plan, const struct dpt_layout *layout,
+                            bool crosses, double bytes);
 /* Estimates a step of a layout whose compute is known: the busiest rank has so many
  * micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, const struct dpt_layout *layout, int64_t micros,

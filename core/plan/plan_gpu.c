@@ -185,14 +185,15 @@ static bool merges_on_nodes(const struct dpt_layout *l)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* A step's samples as they come from the host. */
+/* A step's samples as they come from the host; stages after the first get none. */
 static double step_samples(const struct dpt_plan *p)
 {
     const struct dpt_sampler *s = &p->data.train.sampler;
     const double micros = ceil((double)s->global / s->micro);
-    const double rows = ceil(micros / p->spec.ranks) * s->micro;
+    const double rows = ceil(micros / p->layout.replicas) * s->micro;
 
-    return rows * (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
+    return p->stage->number > 0 ? 0
+                                : rows * (double)dpt_shape_size(&p->data.train.set->shape) * WORD;
 }
 
 void dpt_plan_gpu_memory(struct dpt_plan *p)
@@ -222,7 +223,8 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
     if (!adds)
         p->adds = p->layout.at_once;
-    p->stored = steps && !set->files && dpt_dataset_in_memory(set, &p->job->data, p->available) &&
+    p->stored = steps && p->stage->number == 0 && !set->files &&
+                dpt_dataset_in_memory(set, &p->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
     memcpy(
         p->device,
@@ -324,6 +326,19 @@ static enum dpt_plan_link slowest_link(const struct dpt_plan *p, const struct dp
     }
     *rate *= reached_link;
     return link;
+}
+
+double dpt_plan_gpu_message(const struct dpt_plan *p, const struct dpt_layout *l, bool crosses,
+                            double bytes)
+{
+    const struct dpt_fabric *f = &p->spec.fabric;
+    double rate;
+
+    node_link(p, &rate);
+    if (crosses) /* those of all replicas that a node has go at once */
+        rate = fmin(f->bandwidth / l->node_replicas, p->gpu.pcie);
+    return call_start + (crosses ? f->latency + 2 * f->overhead : 0) +
+           bytes / (rate * reached_link);
 }
 
 /* What linked ranks do with a gradient or weights: the bytes that each sends of every byte, and the
@@ -442,15 +457,15 @@ static void add_seconds(double all[DPT_PLAN_LINKS], const double seconds[DPT_PLA
 /* The sum of a step on the device: a bucket begins once backward of the last micro-batch is through
  * with its nodes, and each of copying down, summing and copying up takes one after another. Ranks
  * that divide the update gather the weights after it, beside nothing, and sum few numbers before it
- * twice: what they tell each other, and the norm. rounds: so many are summed, each before the next
- * begins. */
+ * twice: what they tell each other, and the norm. So do stages, whose sums begin when all of
+ * backward has ended. rounds: so many are summed, each before the next begins. */
 static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, double rounds,
                         struct dpt_plan_step *step)
 {
     const struct dpt_graph *g = &p->stage->graph;
     const struct dpt_workload one = alone(p, l->micro);
     double now = 0, down = 0, sum = 0, up = 0, floats = 0, gathered = 0;
-    const bool gathers = l->updaters > 1;
+    const bool gathers = l->updaters > 1, apart = gathers || l->stages > 1;
     double all[DPT_PLAN_LINKS] = {0}, after[DPT_PLAN_LINKS] = {0}, seconds[DPT_PLAN_LINKS], left;
     struct exchange exchange[EXCHANGES];
 
@@ -459,7 +474,7 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, do
         const int32_t tensors[2] = {g->nodes[i].weight, g->nodes[i].bias};
         double copy;
 
-        now += node_seconds(p, &one, i, DPT_COMPUTES_BACK);
+        now += l->stages > 1 ? 0 : node_seconds(p, &one, i, DPT_COMPUTES_BACK);
         for (int k = 0; k < 2; k++)
             if (dpt_graph_updates(g, tensors[k]))
                 floats += (double)g->tensors[tensors[k]].count;
@@ -480,7 +495,7 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, do
     left *= rounds;
     for (int i = 0; i < DPT_PLAN_LINKS; i++)
         all[i] *= rounds;
-    for (int i = 0; gathers && i < 2; i++) {
+    for (int i = 0; apart && i < 2; i++) {
         sum_seconds(p, l, &exchange[OF_FEW], 1, seconds);
         add_seconds(after, seconds);
     }
@@ -529,7 +544,7 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, const struct dpt_layout *l, int
         step->network = 0; /* which lists of rounds have for hosts */
     if (!l->on_device)
         sum_on_host(p, l, micros, step);
-    else if (l->replicas > 1)
+    else if (l->replicas > 1 || l->stages > 1)
         sum_buckets(p, l, l->round_robin ? (double)micros : 1, step);
     if (along_tree(l)) /* each micro-batch's gradient is added to what waits, or waits itself */
         step->local +=

@@ -128,13 +128,17 @@ struct walk {
     double *room;         /* memory of their arrays */
 };
 
-/* The seconds of a message between a stage and the next: those in which the CPU is busy with it,
- * and those on the way. */
-static double message_seconds(const struct walk *w, int link, double bytes, double *away)
+/* The seconds of a message between a stage and the next: those in which the CPU, or a device that
+ * sends it by itself, is busy with it, and those on the way. */
+static double message_seconds(const struct walk *w, int link, bool sends, double bytes,
+                              double *away)
 {
     const struct dpt_fabric *f = &w->p->spec.fabric;
     const bool crosses = dpt_plan_link_crosses(w->p, w->pace->replicas, link);
 
+    *away = 0;
+    if (w->messages && w->layout->on_device) /* while it sends, a device computes nothing */
+        return sends ? dpt_plan_gpu_message(w->p, w->layout, crosses, bytes) : 0;
     *away = w->messages && crosses ? f->latency + bytes / f->bandwidth : 0;
     if (!w->messages)
         return 0;
@@ -184,7 +188,7 @@ static void count(void *arg, int k, const struct dpt_action *a)
     int what = MESSAGES;
 
     if (type->over == DPT_OVER_STAGES)
-        took = message_seconds(w, to_next ? k : k - 1, bytes, &away);
+        took = message_seconds(w, to_next ? k : k - 1, sends, bytes, &away);
     if (type->over == DPT_OVER_STAGES && !sends) {
         const double sent = w->stage[to_next ? k + 1 : k - 1].sent[a->back][a->round];
 

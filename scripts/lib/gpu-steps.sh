@@ -266,7 +266,7 @@ reproducible() { # PRECISION RANKS[:pipeline|:optimizer|:gradients]...
     for way in "$@"; do
         ranks=${way%:*} words=() said+="${said:+, }$ranks"
         case $way in
-        *:pipeline) words=(--set "parallel.pipeline=$ranks") said+=' as stages' ;;
+        *:pipeline) words=(--set parallel.pipeline=2) said+=' as stages' ;;
         *:optimizer) words=(--set parallel.shard=optimizer) said+=' that divide the update' ;;
         *:gradients) words=(--set parallel.shard=gradients) said+=' that divide the gradients' ;;
         esac

@@ -228,7 +228,7 @@ def test_what_was_updated_is_gathered_beside_nothing(tmp_path):
 
 @pytest.mark.parametrize("ranks, words", [(8, []), (8, ["comm.reduction=reproducible"]), (16, []), (16, ["comm.reduction=reproducible"])])
 def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
-    """With the job's own reduction; the shorter step is the best that fits, and stages leave the GPUs."""
+    """With the job's own reduction; the shorter step is the best that fits."""
     words = ["--device", "h100", "--ranks", ranks, "--fabric", 100, "--bandwidth", 3200, *(w for word in words for w in ("--set", word))]
     rows = gpus(tmp_path, WIDE, *words, "--mesh", "auto")["meshes"]
     data = {row["shard"]: row for row in rows if row["data"] == ranks}
@@ -243,7 +243,25 @@ def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
     between = (data["none"]["memory"]["rank"] + data["optimizer"]["memory"]["rank"]) / 2e9
     out = dpt.run("plan", tmp_path / "gpus.yaml", *words, "--mesh", "auto", "--memory", f"{between}GB").out
     assert "\nbest: parallel: {shard: optimizer}\nand " in out and max(map(len, out.splitlines())) <= 80, out
-    assert "sums by NCCL; of stages and `parameters` by the hosts' memory\n" in out
+    assert "sums by NCCL; by the hosts with `parameters`, or `gradients` of stages\n" in out
+
+
+def test_stages_of_linked_gpus(tmp_path):
+    """They update by themselves, and what crosses cuts goes over NVLink or the network, during which they do not compute."""
+    def plan(*words, ranks=8):
+        sets = ["comm.reduction=reproducible", "parallel.pipeline=2", "batch.micro=512", *words]
+        return gpus(tmp_path, WIDE, "--device", "h100", "--ranks", ranks, "--bandwidth", 3200, *(w for word in sets for w in ("--set", word)))
+
+    linked, host = plan(), plan("comm.transport=mpi")
+    steps = [planned["time"]["step"] for planned in (linked, host)]
+    assert [planned["device"]["sums"] for planned in (linked, host)] == ["nccl", "host"]
+    assert steps[0]["seconds"] < 0.3 * steps[1]["seconds"] and steps[0]["update_s"] < 0.05 * steps[1]["update_s"], steps
+    parts = linked["device"]["parts"]
+    assert parts["optimizer"] == 2 * parts["weights"] and host["device"]["parts"]["optimizer"] == 0
+    sharded = plan("parallel.shard=optimizer")
+    assert sharded["device"]["parts"]["optimizer"] < 0.4 * parts["optimizer"]
+    near, far = (plan(ranks=ranks)["time"]["step"]["stage_messages_s"] for ranks in (2, 16))  # 16: a node for each stage
+    assert 4 < far / (near / 8) < 12, "450 GB/s, and eighths of 400, with an eighth of the micro-batches each"
 
 
 def test_rounds_are_summed_one_by_one(tmp_path):
@@ -269,7 +287,7 @@ def test_rounds_are_summed_one_by_one(tmp_path):
     (["comm.transport=mpi"], "comm.transport: mpi"),
     (["comm.transport=mpi", "parallel.shard=optimizer"], "comm.transport: mpi"),
     (["comm.reduction=reproducible", "parallel.shard=parameters"], "the host takes part in the steps"),
-    (["comm.reduction=reproducible", "parallel.pipeline=2"], "the host takes part in the steps"),
+    (["comm.reduction=reproducible", "parallel.pipeline=2", "parallel.shard=gradients"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "train.on_nan=skip"], "the host takes part in the steps"),
     (["log.hashes=true"], "the host takes part in the steps"),
 ])
