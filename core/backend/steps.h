@@ -157,11 +157,13 @@ struct dpt_steps_pass {
     bool idle; /* this rank has failed: it only takes part in the messages */
 };
 
-/* Sums over all steps since `put` whose update was not withheld, over all ranks. */
 struct dpt_steps_state {
+    /* Sums over all steps since the last `read` or `put` whose update was not withheld, over all
+     * ranks: longer sums would lose a small loss beside a large one. */
     double loss, correct; /* weighted, as in struct dpt_metric_sums */
     int64_t samples;
     double weight;
+    /* Since `put`. */
     double norm; /* of the last step's mean gradient, before clipping */
     /* an update and all after it were withheld: the parameters are those before it */
     bool withheld;
@@ -245,7 +247,7 @@ struct dpt_backend_steps {
     /* How many of the last steps are held back; and launches them. */
     int (*held)(const void *steps);
     enum dpt_status (*launch)(void *steps, struct dpt_error *err);
-    /* Waits for everything enqueued and copies the state. */
+    /* Waits for everything enqueued, copies the state, and begins its sums anew. */
     enum dpt_status (*read)(void *steps, struct dpt_steps_state *state, struct dpt_error *err);
 };
 

@@ -163,10 +163,10 @@ static enum dpt_status read_results(struct dpt_trainer *t, struct dpt_error *err
         return DPT_OK;
     dpt_comm_note(t->comm, -1, "waiting for its device");
     DPT_TRY(d->type->read(d->steps, &d->read, err));
-    p->loss += now->loss - before.loss;
-    p->samples += now->samples - before.samples;
-    p->correct += now->correct - before.correct;
-    p->weight += now->weight - before.weight;
+    p->loss += now->loss;
+    p->samples += now->samples;
+    p->correct += now->correct;
+    p->weight += now->weight;
     p->weightless += now->weightless - before.weightless;
     p->skipped += now->skipped - before.skipped;
     p->overflows += now->scale.overflows - before.scale.overflows;
@@ -175,12 +175,10 @@ static enum dpt_status read_results(struct dpt_trainer *t, struct dpt_error *err
     left_out = now->skipped - before.skipped + now->weightless - before.weightless +
                now->scale.overflows - before.scale.overflows;
     /* Over links the samples of each step are compared when the host hears of it. */
-    if (t->link == NULL && left_out == 0 && !now->withheld &&
-        now->samples - before.samples != d->given)
-        DPT_TRY(dpt_fail(err, DPT_INTERNAL,
-                         "up to step %lld: the device counted %lld of %lld samples",
-                         (long long)t->progress.step, (long long)(now->samples - before.samples),
-                         (long long)d->given));
+    if (t->link == NULL && left_out == 0 && !now->withheld && now->samples != d->given)
+        DPT_TRY(
+            dpt_fail(err, DPT_INTERNAL, "up to step %lld: the device counted %lld of %lld samples",
+                     (long long)t->progress.step, (long long)now->samples, (long long)d->given));
     d->unread = d->given = 0;
 out:
     return status;

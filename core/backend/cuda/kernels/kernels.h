@@ -59,7 +59,8 @@ struct dpt_cuda_state {
     float loss_scale;
     int32_t good;      /* finite norms since loss_scale last changed */
     int64_t overflows; /* updates skipped for a too large loss_scale; not in `skipped` */
-    /* Sums over all updates that were not withheld, if norm has `sums` set. */
+    /* Sums over all updates that were not withheld since the host last read them, if norm has
+     * `sums` set. */
     double loss, correct;
     int64_t samples;
     double weight;

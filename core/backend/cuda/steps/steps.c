@@ -387,6 +387,10 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
         DPT_TRY(dpt_cuda_await_event(
             ctx, s->staging_buffers[(s->staging_buffer + k) % s->n_staging].done, err));
     DPT_TRY(wait_for_all(s, err));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(&s->p->state->loss), 0,
+                                            offsetof(struct dpt_cuda_state, weightless) -
+                                                offsetof(struct dpt_cuda_state, loss),
+                                            ctx->compute));
     *state = (struct dpt_steps_state){
         .loss = reported->loss,
         .samples = reported->samples,

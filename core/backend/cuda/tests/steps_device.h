@@ -224,4 +224,31 @@ static inline struct scene_plan random_plan(uint64_t seed)
                                .stored = draw_int(&d, 0, 1)};
 }
 
+/* Reads the state, and adds its sums to those that were read before. */
+static inline void device_read(struct device *d, struct dpt_steps_state *state)
+{
+    const struct dpt_steps_state before = *state;
+    struct dpt_error err;
+
+    OK(cuda->steps->read(d->steps, state, &err));
+    state->loss += before.loss;
+    state->correct += before.correct;
+    state->samples += before.samples;
+    state->weight += before.weight;
+}
+
+/* Sums that were read in parts are rounded otherwise. */
+static inline void same_state(const struct dpt_steps_state *a, const struct dpt_steps_state *b)
+{
+    struct dpt_steps_state other = *b;
+
+    assert_true(fabs(b->loss - a->loss) <= 1e-12 * fabs(b->loss) || isnan(b->loss));
+    assert_true(fabs(b->correct - a->correct) <= 1e-12 * b->correct);
+    assert_true(fabs(b->weight - a->weight) <= 1e-12 * b->weight);
+    other.loss = a->loss;
+    other.correct = a->correct;
+    other.weight = a->weight;
+    assert_memory_equal(a, &other, sizeof other);
+}
+
 #endif

@@ -14,7 +14,7 @@ static void same_bits(const struct scene *s, const struct scene_result *a,
     assert_memory_equal(a->gradient, b->gradient, bytes);
     for (int k = 0; k < s->rule.slots; k++)
         assert_memory_equal(a->slot[k], b->slot[k], bytes);
-    assert_memory_equal(&a->state, &b->state, sizeof a->state);
+    same_state(&a->state, &b->state);
 }
 
 static void near(const struct scene *s, const float *a, const float *b, double by, const char *what)
@@ -191,7 +191,6 @@ static void nothing_to_do(void **state)
         struct scene_result r;
         struct scene s;
         struct device d;
-        int64_t before;
 
         plan.reduces = true;
         plan.bucket = 1500;
@@ -202,7 +201,7 @@ static void nothing_to_do(void **state)
         OK(cuda->steps->put(d.steps, r.params, r.slot, &reported.scale, &err));
         OK(device_steps(&d, 1, 2, &err));
         OK(cuda->steps->read(d.steps, &reported, &err));
-        before = reported.samples;
+        assert_true(reported.samples > 0);
         OK(cuda->steps->compute(d.steps, 0, 0, 1, 2, &err));
         for (int i = 0; i < cuda->steps->buckets(d.steps); i++) {
             float *at, *tail;
@@ -217,7 +216,7 @@ static void nothing_to_do(void **state)
         }
         OK(cuda->steps->update(d.steps, 0.1, 3, &err));
         OK(cuda->steps->read(d.steps, &reported, &err));
-        assert_int_equal(reported.samples, before + 5);
+        assert_int_equal(reported.samples, 5); /* since the last one */
         assert_true(reported.norm == 0 && !reported.withheld);
         device_close(&d);
         result_close(&r);
@@ -501,7 +500,7 @@ static void fetch(struct device *d, struct scene_result *r)
 {
     struct dpt_error err;
 
-    OK(cuda->steps->read(d->steps, &r->state, &err));
+    device_read(d, &r->state);
     OK(cuda->steps->get(d->steps, r->params, r->slot, r->gradient, &err));
 }
 
@@ -529,6 +528,7 @@ static void run_and_ask(const struct scene *s, struct scene_result *r)
     cuda->profile(d.program, 0, NULL);
     fetch(&d, &before);
     OK(cuda->launches(d.program, costs, 128, &n, &err));
+    r->state = before.state;
     fetch(&d, r);
     same_bits(s, &before, r);
     assert_in_range(n, 8, 100);

@@ -69,11 +69,11 @@ static void run_reading(const struct scene *s, int every, struct scene_result *r
         if (step % 2 == 0)
             OK(cuda->steps->launch(d.steps, &err));
         else
-            OK(cuda->steps->read(d.steps, &r->state, &err));
+            device_read(&d, &r->state);
         assert_int_equal(cuda->steps->held(d.steps), 0);
     }
     OK(cuda->steps->get(d.steps, r->params, r->slot, r->gradient, &err));
-    OK(cuda->steps->read(d.steps, &r->state, &err));
+    device_read(&d, &r->state);
     device_close(&d);
 }
 
@@ -86,7 +86,7 @@ static void same_results(const struct scene *s, const struct scene_result *a,
     assert_memory_equal(a->gradient, b->gradient, bytes);
     for (int k = 0; k < s->rule.slots; k++)
         assert_memory_equal(a->slot[k], b->slot[k], bytes);
-    assert_memory_equal(&a->state, &b->state, sizeof a->state);
+    same_state(&a->state, &b->state);
 }
 
 /* Several steps in one launch, whoever fills the staging buffers, in any order that streams allow,
