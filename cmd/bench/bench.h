@@ -16,6 +16,7 @@ enum { DPT_BENCH_NAME = 256 };
 struct dpt_bench_row {
     char part[DPT_BENCH_NAME]; /* "conv1+relu1+maxpool1", "optimizer" */
     const char *pass;          /* "forward", or "" */
+    const char *way;           /* which code computes it, if there are several; else NULL */
     bool waiting;
     bool small;     /* may be printed with `other` */
     double seconds; /* per step: the mean over all threads */

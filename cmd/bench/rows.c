@@ -125,11 +125,19 @@ static void add_part(struct dpt_bench *b, const struct part *part, double second
     add_row(b, &row);
 }
 
-static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
+/* node: the one in whose passes the group is computed. */
+static void add_nodes(struct dpt_bench *b, int32_t node, struct group g, const char *pass,
                       enum dpt_cost_pass kind, bool wants_data, double seconds)
 {
+    const struct dpt_backend *backend = b->t->backend;
     const struct dpt_graph_node *nodes = b->t->model.graph.nodes;
-    struct dpt_bench_row row = {.pass = pass, .seconds = seconds};
+    const enum dpt_span_pass span = kind == DPT_COST_FORWARD ? DPT_PASS_FORWARD
+                                    : kind == DPT_COST_DATA  ? DPT_PASS_BACKWARD
+                                                             : DPT_PASS_WEIGHTS;
+    struct dpt_bench_row row = {
+        .pass = pass,
+        .way = backend->way != NULL ? backend->way(b->t->model.program, node, span) : NULL,
+        .seconds = seconds};
     size_t used = 0;
 
     for (int32_t i = 0; i < g.n && used < sizeof row.part; i++)
@@ -149,7 +157,7 @@ static void add_forward(struct dpt_bench *b, const double *seconds, const double
         const struct group g = group_of(b->t, i, false, nodes);
 
         if (calls[what] > 0 && g.n > 0)
-            add_nodes(b, g, "forward", DPT_COST_FORWARD, true, seconds[what]);
+            add_nodes(b, i, g, "forward", DPT_COST_FORWARD, true, seconds[what]);
     }
 }
 
@@ -167,15 +175,15 @@ static void add_backward(struct dpt_bench *b, const double *seconds, const doubl
         if (g.n == 0 || calls[weights] + calls[rest] == 0)
             continue;
         if (calls[weights] > 0) {
-            add_nodes(b, g, "backward-weights", DPT_COST_WEIGHTS, false,
+            add_nodes(b, i, g, "backward-weights", DPT_COST_WEIGHTS, false,
                       seconds[weights] + (wants_data ? 0 : seconds[rest]));
             if (wants_data)
-                add_nodes(b, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
+                add_nodes(b, i, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
         } else if (has_weights(graph, g)) {
-            add_nodes(b, g, wants_data ? "backward" : "backward-weights", DPT_COST_BACKWARD,
+            add_nodes(b, i, g, wants_data ? "backward" : "backward-weights", DPT_COST_BACKWARD,
                       wants_data, seconds[rest]);
         } else {
-            add_nodes(b, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
+            add_nodes(b, i, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 #include "cmd/bench/bench.h"
 
-enum { NAME_LEAST = 30, NUMBERS = 42, LINE = 200, DIGITS = 32 };
+enum { NAME_LEAST = 24, NUMBERS = 51, LINE = 200, DIGITS = 32 };
 
 /* Rows that take less of a step are printed with `other`, if they may be. */
 static const double TELLING = 0.0005;
@@ -61,11 +61,11 @@ static int name_width(const struct dpt_bench *b, int columns)
     return most < columns ? most : columns;
 }
 
-static void print_line(const char *name, int width, const char *const cells[5], struct dpt_str *out)
+static void print_line(const char *name, int width, const char *const cells[6], struct dpt_str *out)
 {
     char line[LINE + DPT_BENCH_NAME];
-    int n = snprintf(line, sizeof line, "%-*s %9s %7s %9s %-5s %8s", width, name, cells[0],
-                     cells[1], cells[2], cells[3], cells[4]);
+    int n = snprintf(line, sizeof line, "%-*s %9s %7s %9s %-5s %8s %s", width, name, cells[0],
+                     cells[1], cells[2], cells[3], cells[4], cells[5]);
 
     n = n < (int)sizeof line ? n : (int)sizeof line - 1;
     while (n > 0 && line[n - 1] == ' ')
@@ -74,7 +74,8 @@ static void print_line(const char *name, int width, const char *const cells[5], 
 }
 
 static void print_row(const struct dpt_bench *b, const char *name, double seconds, double limit,
-                      const char *by, int width, struct unit unit, struct dpt_str *out)
+                      const char *by, const char *way, int width, struct unit unit,
+                      struct dpt_str *out)
 {
     const int decimals = decimals_for(b->seconds / unit.seconds);
     char time[DIGITS], share[DIGITS], least[DIGITS] = "", part[DIGITS] = "";
@@ -86,7 +87,7 @@ static void print_row(const struct dpt_bench *b, const char *name, double second
         if (seconds > 0 && limit / seconds < 99.99)
             snprintf(part, sizeof part, "%.0f %%", 100 * limit / seconds);
     }
-    print_line(name, width, (const char *const[]){time, share, least, by, part}, out);
+    print_line(name, width, (const char *const[]){time, share, least, by, part, way}, out);
 }
 
 static void print_machine(const struct dpt_machine *m, struct dpt_str *out)
@@ -154,6 +155,14 @@ static void print_determinism(const struct dpt_trainer *t, struct dpt_str *out)
                            : "");
 }
 
+static bool has_ways(const struct dpt_bench *b)
+{
+    for (size_t i = 0; i < b->n_rows; i++)
+        if (b->rows[i].way != NULL)
+            return true;
+    return false;
+}
+
 void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out)
 {
     const struct unit unit = unit_for(b->seconds);
@@ -163,7 +172,9 @@ void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out
 
     print_head(b, out);
     print_line("where it goes", width,
-               (const char *const[]){unit.name, "share", "limit", "by", "of limit"}, out);
+               (const char *const[]){unit.name, "share", "limit", "by", "of limit",
+                                     has_ways(b) ? "way" : ""},
+               out);
     for (size_t i = 0; i < b->n_rows; i++)
         if (b->rows[i].small && b->rows[i].seconds < TELLING * b->seconds)
             folded += b->rows[i].seconds;
@@ -178,9 +189,10 @@ void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out
                   row->limit <= 0 ? ""
                   : row->by_bytes ? "bytes"
                                   : "flop",
-                  width, unit, out);
+                  row->way != NULL ? row->way : "", width, unit, out);
     }
-    print_row(b, b->runs > 0 ? "all launches" : "step", b->seconds, b->limit, "", width, unit, out);
+    print_row(b, b->runs > 0 ? "all launches" : "step", b->seconds, b->limit, "", "", width, unit,
+              out);
     if (b->runs > 0) {
         dpt_str_printf(out,
                        "\n%.0f %% of the limit; a step takes %.2f times the sum of its launches\n",
@@ -233,6 +245,7 @@ static void json_row(const struct dpt_bench_row *row, struct dpt_json *j)
     dpt_json_object(j, NULL);
     dpt_json_text(j, "part", row->part);
     dpt_json_text(j, "pass", row->pass);
+    dpt_json_text(j, "way", row->way);
     dpt_json_bool(j, "waiting", row->waiting);
     dpt_json_real(j, "seconds", row->seconds);
     dpt_json_real(j, "limit_s", row->limit);

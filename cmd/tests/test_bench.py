@@ -149,6 +149,22 @@ def test_the_limits_count_what_the_layers_do(tmp_path):
     assert optimizer["bytes"] == 4 * 7 * found["parameters"], "adam: weights and two optimizer states in and out, the gradient in"
 
 
+def test_the_way_of_each_pass_is_named(tmp_path):
+    """What computes a convolution's or dense layer's pass follows from its shape; other layers have one way, and so has plain C."""
+    found = measured(tmp_path, CONV, "--steps", 2, "--set", "device.kind=cpu")
+    ways = {(row["part"], row["pass"]): row["way"] for row in found["rows"]}
+    assert ways["dense1", "forward"] == ways["dense1", "backward-weights"] == "tiles"
+    assert ways["conv1+relu1+maxpool1", "backward-weights"] == "lists", ways
+    assert all(way for (part, computed), way in ways.items() if "conv" in part)
+    assert all(way is None for (part, _), way in ways.items() if part in ("optimizer", "flatten1", "data"))
+    small = measured(tmp_path, LINEAR, "--steps", 2, "--set", "device.kind=cpu")
+    assert {row["way"] for row in small["rows"] if row["part"] == "dense1"} == {"small"}
+    table = bench(tmp_path, CONV, "--steps", 2, "--set", "device.kind=cpu").out
+    assert re.search(r"^where it goes .* of limit way$", table, re.M) and re.search(r"^dense1 forward .* tiles$", table, re.M), table
+    plain = bench(tmp_path, CONV, "--steps", 2, "--set", "device.kind=ref").out
+    assert re.search(r"^where it goes .* of limit$", plain, re.M) and "tiles" not in plain
+
+
 @pytest.mark.parametrize("words", [["--set", "comm.reduction=reproducible"], ["--set", "batch.micro=5"],
                                    ["--set", "optimizer={type: sgd, momentum: 0.9}", "--set", "data.drop_last=true"]])
 def test_other_ways_of_training(tmp_path, words):

@@ -413,6 +413,10 @@ struct dpt_backend {
     /* The node whose kernel also computes this node, if the two are fused; else the node itself.
      * Optional. */
     int32_t (*runs_in)(const void *program, int32_t node, bool backward);
+    /* The name of the code that computes a pass of a node, if there are several kinds of it:
+     * forward, the gradients of its parameters (WEIGHTS) or that of its input (BACKWARD). NULL:
+     * there is no choice. Optional. */
+    const char *(*way)(const void *program, int32_t node, enum dpt_span_pass pass);
     /* Appends the kernels that were chosen among several that might give different bits: lines
      * "purpose<tab>problem<tab>kernel", of which the first two fields are unique together.
      * Optional. */

@@ -434,6 +434,14 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     return in->inputs[in->n_inputs > 1 && program->nodes[in->inputs[1]].sum == in];
 }
 
+static const char *name_way(const void *opened, int32_t node, enum dpt_span_pass pass)
+{
+    const struct dpt_cpu_program *program = opened;
+    const struct dpt_cpu_node *from = &program->nodes[node];
+
+    return from->op->way != NULL && !from->skipped ? from->op->way(from, pass) : NULL;
+}
+
 static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
                             const float *a, const float *b, float *c, struct dpt_error *err)
 {
@@ -477,6 +485,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .runs_in = runs_in,
+    .way = name_way,
     .gemm = gemm,
     .bf16 = bf16,
 };

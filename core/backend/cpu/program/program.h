@@ -90,6 +90,10 @@ struct dpt_cpu_op {
      * parameters. */
     void (*sum_forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     void (*sum_backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
+    /* The name of the code that computes a pass, if the node's shape chooses among several: of the
+     * parameters' gradients (WEIGHTS), or of the input's (BACKWARD). NULL: it is not wanted.
+     * Optional. */
+    const char *(*way)(const struct dpt_cpu_node *node, enum dpt_span_pass pass);
     /* frees what `own` holds, also after a failed plan; optional */
     void (*close)(struct dpt_cpu_node *node);
     size_t own;      /* bytes of the node's `own`, which the program allocates and frees */
