@@ -27,7 +27,7 @@
 #   SANITIZE=0          1: stop at memory errors and undefined behaviour (AddressSanitizer, UBSan)
 #   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links.
 #                       Debian's MPICH beside Open MPI: make MPICC=mpicc.mpich BUILD=build/mpich
-#   ONEDNN=auto         the CPU backend: 1 insists on oneDNN, 0 leaves it out (plain C computes), auto looks for it
+#   ONEDNN=auto         oneDNN's kernels besides ours: 1 insists on them, 0 leaves them out, auto looks for them
 #   CUDA=auto           the GPU's kernels and libraries' tables: 1 insists on nvcc and cuDNN 9.8 or later, 0 leaves them out,
 #                       auto looks for them. auto compiles code for sm_90 and PTX for all others, 1 for each architecture
 #   CUDA_ARCHS=         or for these only: CUDA_ARCHS='80 90'; the first one's PTX serves all later ones
@@ -124,7 +124,7 @@ folders := $(sort $(wildcard $(foreach depth,/ /*/ /*/*/ /*/*/*/,$(addsuffix $(d
 rooms := $(foreach folder,$(folders),$(if $(findstring /tests/,$(folder)),,$(folder)))
 sources := $(sort $(wildcard $(addsuffix *.c,$(rooms))))
 ifneq ($(WITH_ONEDNN),1)
-sources := $(filter-out core/backend/cpu/%,$(sources))
+sources := $(filter-out core/backend/cpu/onednn/% %_onednn.c,$(sources))
 endif
 sources := $(filter-out $(if $(filter 1,$(WITH_TIFF)),,%/picture_tiff.c %/picture_tiff_pixels.c) $(if $(filter 1,$(WITH_BMP)),,%/picture_bmp.c %/picture_gif.c) \
 	$(if $(filter 1,$(WITH_WEBP)),,%/picture_webp.c),$(sources))
@@ -133,8 +133,8 @@ ifneq ($(WITH_CUDA),1)
 sources := $(filter-out $(filter-out %/kernels.c,$(filter core/backend/cuda/%,$(sources))),$(sources))
 endif
 tests := $(sort $(foreach kind,test mpi bench,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
-ifneq ($(WITH_ONEDNN),1)
-tests := $(filter-out core/backend/cpu/%,$(tests))
+ifneq ($(WITH_ONEDNN),1) # these compare with it
+tests := $(filter-out %/bench_gemm.c %/bench_primitives.c %/bench_conv.c,$(tests))
 endif
 object = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
 program = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $1))

@@ -151,7 +151,7 @@ find_bmp() { search "" no-package "" "${bmp[@]:1:2}" && emit BMP; }
 find_onednn() {
     if ! search "$ONEDNN_ROOT" dnnl "-ldnnl" "${onednn[@]:1:2}"; then
         [ "$ONEDNN" = 1 ] ||
-            echo "oneDNN was not found (Debian: $(package_of onednn); else ONEDNN_ROOT=): building with plain C only, which is slow." >&2
+            echo "oneDNN was not found (Debian: $(package_of onednn); else ONEDNN_ROOT=): building with custom kernels only." >&2
         return 1
     fi
     # Its threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.

@@ -58,7 +58,7 @@ fi
 leaks=1
 (cd "$scratch" && ./try -runs=1) >/dev/null 2>&1 || leaks=0
 
-# All modules but cmd, instrumented, without oneDNN and CUDA; plain C computes where anything does. Optimising takes three quarters of the
+# All modules but cmd, instrumented, without oneDNN and CUDA. Optimising takes three quarters of the
 # build, which short runs do not win back, and reports name lines without the rest of what a debugger wants.
 flags="-O0 -gline-tables-only"
 [ "$length" -lt 20 ] || flags="-O1 -g"

@@ -437,7 +437,7 @@ struct dpt_backend {
 };
 
 extern const struct dpt_backend dpt_backend_ref;  /* ref/: plain C, any shape */
-extern const struct dpt_backend dpt_backend_cpu;  /* cpu/: if DPT_WITH_ONEDNN is 1 */
+extern const struct dpt_backend dpt_backend_cpu;  /* cpu/: kernels for CPUs, and oneDNN */
 extern const struct dpt_backend dpt_backend_cuda; /* cuda/: if DPT_WITH_CUDA is 1 */
 
 /* All backends of this build, the one to prefer on CPUs first; ends with NULL. */

@@ -3,9 +3,7 @@
 #include <string.h>
 
 const struct dpt_backend *const dpt_backends[] = {
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
     &dpt_backend_cpu,
-#endif
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
     &dpt_backend_cuda,
 #endif

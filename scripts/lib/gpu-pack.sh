@@ -87,7 +87,7 @@ make_pack() {
         cp -p "$program" "$stage/build"
         quietly 'bundle' make -C "$top" "BUILD=$stage/build" -o "$stage/build/dptrain" bundle
     else
-        # Plain C is enough for the little that the CPU does there, and oneDNN would be half of the archive.
+        # oneDNN would be half of the archive.
         build=$home/build${cuda:+-cuda$cuda} tests=$build/tests
         # shellcheck disable=SC2046
         quietly "building for sm_${arch// /, sm_}" make -C "$top" "BUILD=$build" -j"$(nproc)" ONEDNN=0 CUDA=1 "CUDA_ARCHS=$arch" all \

@@ -408,20 +408,28 @@ def test_build_with_neither_onednn_nor_cuda_runs(tmp_path):
     make("-n", f"BUILD={build}", *words)  # finds the libraries
     asks = {path for path in tracked(".c", ".h", ".inc") if re.search("^ *#.*DPT_WITH_(ONEDNN|CUDA)", path.read_text(), re.M)}
     for path in (TOP / "build/obj").rglob("*.o"):
-        if not asks & {TOP / name for name in path.with_suffix(".d").read_text().split()}:
+        if "onednn" not in path.as_posix() and not asks & {TOP / name for name in path.with_suffix(".d").read_text().split()}:
             copy = build / path.relative_to(TOP / "build")
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, copy)
-    shutil.rmtree(build / "obj/core/backend/cpu")
-    compiled = re.findall(r"^  CC +(\S+)", make("-j2", f"BUILD={build}", *words).stdout, re.M)
-    assert "core/backend/backends.c" in compiled and len(compiled) < 20
-    assert not (build / "obj/core/backend/cpu").exists() and not (build / "kernels.fatbin").exists()
+    units = ("cpu", "bf16", "golden_layers", "branches")
+    programs = [f"{build}/tests/test_{unit}" for unit in units]
+    compiled = re.findall(r"^  CC +(\S+)", make("-j2", f"BUILD={build}", f"{build}/dptrain", *programs, *words).stdout, re.M)
+    assert "core/backend/backends.c" in compiled and "core/backend/cpu/layers/conv.c" in compiled and len(compiled) < 60
+    assert not list((build / "obj").rglob("*onednn*")) and not (build / "kernels.fatbin").exists()
     listed = subprocess.run(["ldd", build / "dptrain"], capture_output=True, text=True).stdout
     assert "dnnl" not in listed
+    for program in programs:  # the CPU backend computes what ref does, by its own kernels
+        done = subprocess.run([program], cwd=TOP, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    version = subprocess.run([build / "dptrain", "--version"], capture_output=True, text=True).stdout
+    assert "backend cpu: custom kernels, " in version, version
+    limit = ("--set", "device.isa=avx2") if " avx2 " in Path("/proc/cpuinfo").read_text() else ()
     done = subprocess.run([build / "dptrain", "configs/smoke.yaml", "--output", tmp_path / "run",
-                           "--set", "train.epochs=null", "--set", "train.steps=2"],
+                           "--set", "train.epochs=null", "--set", "train.steps=2", *limit],
                           cwd=TOP, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert not limit or "cpu (custom kernels, AVX2)" in done.stdout + done.stderr, done.stdout + done.stderr
 
 
 def test_packages_are_named_once():

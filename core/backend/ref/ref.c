@@ -569,7 +569,7 @@ static const char *bf16(void)
 
 const struct dpt_backend dpt_backend_ref = {
     .name = "ref",
-    .summary = "plain C loops, any shape: for tests, and where there is no library",
+    .summary = "plain C loops, any shape: for tests",
     .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
     .describe = dpt_ref_describe,
     .uses = dpt_ref_describe,

@@ -10,8 +10,6 @@
  */
 #include "core/backend/tests/net.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 #include "core/backend/backend.h"
 #include "core/backend/cpu/program/program.h"
 #include "core/base/clock.h"
@@ -263,13 +261,3 @@ int main(int argc, char **argv)
     dpt_graph_release(&graph);
     return 0;
 }
-
-#else
-
-int main(void)
-{
-    puts("built without oneDNN");
-    return 0;
-}
-
-#endif

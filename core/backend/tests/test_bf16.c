@@ -10,11 +10,7 @@
 #include "core/backend/bf16.h"
 #include "core/base/sum_of_squares.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 #define CPU &dpt_backend_cpu
-#else
-#define CPU &dpt_backend_ref /* there is no other */
-#endif
 
 enum { LAYERS = 300, GRAPHS = 300, RESIDUALS = 120 };
 

@@ -6,8 +6,6 @@
 #include "core/backend/tests/compare.h"
 #include "core/backend/tests/folding.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 enum { GRAPHS = 200, WORKERS = 2 };
 
 static const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
@@ -272,12 +270,3 @@ int main(void)
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-#include "core/backend/tests/left_out.h"
-
-int main(void)
-{
-    return left_out("built without oneDNN");
-}
-#endif

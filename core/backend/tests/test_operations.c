@@ -2,9 +2,7 @@
  * The tables of operations, walked for every operation: its row, and the kernels of each backend in
  * this build. A missing entry would be followed as a pointer when a program runs.
  */
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 #include "core/backend/cpu/program/program.h"
-#endif
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/cuda/program/program.h"
 #endif
@@ -128,7 +126,6 @@ static void ref_kernels(void **state)
     }
 }
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 static void cpu_kernels(void **state)
 {
     (void)state;
@@ -140,7 +137,6 @@ static void cpu_kernels(void **state)
                     (kernels->forward != NULL && kernels->backward != NULL));
     }
 }
-#endif
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 static void cuda_kernels(void **state)
@@ -171,9 +167,7 @@ int main(void)
         cmocka_unit_test(tensors_and_work),
         cmocka_unit_test(onnx_steps),
         cmocka_unit_test(ref_kernels),
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
         cmocka_unit_test(cpu_kernels),
-#endif
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
         cmocka_unit_test(cuda_kernels),
 #endif

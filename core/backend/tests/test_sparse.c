@@ -4,8 +4,6 @@
  */
 #include "core/backend/tests/net.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 #include "core/backend/cpu/fp32/sparse.h"
 
 enum { SHAPES = 150 };
@@ -332,12 +330,3 @@ int main(void)
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-#include "core/backend/tests/left_out.h"
-
-int main(void)
-{
-    return left_out("built without oneDNN");
-}
-#endif

@@ -5,8 +5,6 @@
  */
 #include "core/backend/tests/scene.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 #include "core/backend/backend.h"
 
 enum { GRAPHS = 500, MOST = 4 };
@@ -241,12 +239,3 @@ int main(void)
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void)
-{
-    return 0; /* this build has no such backend */
-}
-
-#endif

@@ -7,7 +7,6 @@
 
 enum { GRAPHS = 60 };
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 static void cpu_agrees_with_ref(void **state)
 {
     (void)state;
@@ -29,7 +28,6 @@ static void cpu_agrees_with_ref(void **state)
         scene_release(&s);
     }
 }
-#endif
 
 /* All samples of the step, one after another, which a norm of one micro-batch normalises alike. */
 static void join_batches(const struct whole_step *step, const struct dpt_graph *g,
@@ -159,9 +157,7 @@ static void sums_do_not_hang_on_ranks(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
         cmocka_unit_test(cpu_agrees_with_ref),
-#endif
         cmocka_unit_test(is_one_micro_batch),
         cmocka_unit_test(sums_do_not_hang_on_ranks),
     };

@@ -4,10 +4,8 @@
  */
 #include "core/backend/tests/net.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 #include "core/backend/cpu/fp32/winograd.h"
-#include "core/backend/cpu/onednn/dnnl.h"
+#include "core/backend/cpu/layout.h"
 
 enum { SHAPES = 120, LANES = DPT_WINOGRAD_LANES };
 
@@ -306,12 +304,3 @@ int main(void)
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-#include "core/backend/tests/left_out.h"
-
-int main(void)
-{
-    return left_out("built without oneDNN");
-}
-#endif

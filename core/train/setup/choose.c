@@ -44,9 +44,6 @@ enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_b
         *backend = dpt_choose_count(kind) > 0 ? find_accelerator(kind) : find(false);
     else
         *backend = dpt_backend_find(names[kind]);
-    if (*backend == NULL &&
-        kind == DPT_DEVICE_CPU) /* without oneDNN the plain loops take its place */
-        *backend = dpt_backend_find("ref");
     if (*backend == NULL)
         return dpt_fail(err, DPT_BAD_JOB,
                         "device.kind: this dptrain was built without '%s'; "

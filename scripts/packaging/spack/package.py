@@ -18,7 +18,7 @@ class Dptrain(MakefilePackage):
 
     version("0.1.0")
 
-    variant("onednn", default=True, description="Compute with oneDNN; plain C loops otherwise, which are slow")
+    variant("onednn", default=True, description="Use oneDNN's kernels besides dptrain's own")
 
     depends_on("c", type="build")
     depends_on("gmake", type="build")

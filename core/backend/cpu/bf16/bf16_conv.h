@@ -18,7 +18,7 @@
 #define DPT_BACKEND_CPU_BF16_CONV_H
 
 #include "core/backend/cpu/bf16/bf16_tile.h"
-#include "core/backend/cpu/onednn/dnnl.h"
+#include "core/backend/cpu/layout.h"
 #include "core/base/error.h"
 
 enum { DPT_BF16_FEW = 8 }; /* channels that x may have in planes, at most */

@@ -1,6 +1,6 @@
 /*
  * batchnorm_kernels: sums over all pixels of some samples for at most 16 channels each by itself,
- * and the passes that use the sums; in any layout of dnnl.h. The order of the sums depends on
+ * and the passes that use the sums; in any layout of layout.h. The order of the sums depends on
  * neither the instruction set nor the threads. Arrays of channels hold 16 numbers, of which the
  * first view.lanes count.
  */

@@ -25,27 +25,54 @@ static __attribute__((target("avx512f"))) void move_avx512(int64_t blocks, int64
     }
 }
 
-bool dpt_moves_blocks(int64_t pixels)
+bool dpt_moves_blocks(int32_t channels, int64_t pixels)
 {
-    return pixels >= DPT_LANES && dpt_isa_here() >= DPT_ISA_AVX512;
-}
-
-void dpt_move_blocks(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y)
-{
-    move_avx512(blocks, pixels, to_planes, x, y);
+    return channels % DPT_LANES == 0 && pixels >= DPT_LANES && dpt_isa_here() >= DPT_ISA_AVX512;
 }
 
 #else
 
-bool dpt_moves_blocks(int64_t pixels)
-{
-    (void)pixels;
-    return false;
-}
-
-void dpt_move_blocks(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y)
+static void move_avx512(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y)
 {
     (void)blocks, (void)pixels, (void)to_planes, (void)x, (void)y;
 }
 
+bool dpt_moves_blocks(int32_t channels, int64_t pixels)
+{
+    (void)channels, (void)pixels;
+    return false;
+}
+
 #endif
+
+/* One block, of which `channels` are there. */
+DPT_VECTOR static void move_block(int32_t channels, int64_t pixels, bool to_planes,
+                                  const float *restrict x, float *restrict y)
+{
+    for (int64_t p = 0; p < pixels && to_planes; p++)
+        for (int32_t c = 0; c < channels; c++)
+            y[c * pixels + p] = x[p * DPT_LANES + c];
+    for (int64_t p = 0; p < pixels && !to_planes; p++) {
+        for (int32_t c = 0; c < channels; c++)
+            y[p * DPT_LANES + c] = x[c * pixels + p];
+        for (int32_t c = channels; c < DPT_LANES; c++)
+            y[p * DPT_LANES + c] = 0;
+    }
+}
+
+void dpt_move_blocks(int32_t samples, int32_t channels, int64_t pixels, bool to_planes,
+                     const float *x, float *y)
+{
+    if (dpt_moves_blocks(channels, pixels)) {
+        move_avx512((int64_t)samples * channels / DPT_LANES, pixels, to_planes, x, y);
+        return;
+    }
+    for (int32_t i = 0; i < samples; i++)
+        for (int32_t c = 0; c < channels; c += DPT_LANES) {
+            const int32_t n = channels - c < DPT_LANES ? channels - c : DPT_LANES;
+
+            move_block(n, pixels, to_planes, x, y);
+            x += pixels * (to_planes ? DPT_LANES : n);
+            y += pixels * (to_planes ? n : DPT_LANES);
+        }
+}

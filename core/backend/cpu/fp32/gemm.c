@@ -27,8 +27,7 @@ enum {
 /* Gradients of this many floats are written past the caches: they would only push out the rest. */
 enum { STREAMED = 2 << 20 };
 
-/* How wide blocks of n columns are, the last one apart: as even as can be. */
-static int64_t block_of(int64_t n)
+int64_t dpt_gemm_block(int64_t n)
 {
     return up((n + up(n, MOST) / MOST - 1) / (up(n, MOST) / MOST), LANES);
 }
@@ -150,7 +149,7 @@ int64_t dpt_gemm_transposed(const struct dpt_gemm *p)
 void dpt_gemm_transpose(const struct dpt_gemm *p, const float *x, int64_t first, int64_t last,
                         float *xt)
 {
-    const int64_t block = block_of(p->rows);
+    const int64_t block = dpt_gemm_block(p->rows);
 
     for (int64_t row = 0; row < p->rows; row += block) {
         const int64_t n = least(p->rows - row, block), width = up(n, LANES);
@@ -178,7 +177,7 @@ int64_t dpt_gemm_scratch(const struct dpt_gemm *p)
 static void forward_piece(const struct dpt_gemm *p, const float *xt, const float *w, int64_t first,
                           int64_t n, int64_t at, int64_t k, float *a, float *sum)
 {
-    const int64_t line = up(p->rows, LANES), block = block_of(p->rows);
+    const int64_t line = up(p->rows, LANES), block = dpt_gemm_block(p->rows);
     /* Each tile of 8 outputs prefetches its part of the next outputs' weights. */
     const int64_t tiles = least(parts(p->rows, block), ROWS), share = parts(ROWS, tiles);
 

@@ -119,6 +119,9 @@ void dpt_tile_put(const float *a, const float *b, int64_t width, enum dpt_tile_w
 /* Must be called after tiles that wrote past the caches, so that other threads see them. */
 void dpt_tile_fence(void);
 
+/* How wide the blocks of n columns are, the last one apart: as even as can be. */
+int64_t dpt_gemm_block(int64_t n);
+
 /* The tile for an instruction set, the width v and the layout of a. */
 dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout);
 

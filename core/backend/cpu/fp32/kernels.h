@@ -1,5 +1,5 @@
 /*
- * kernels: this program's own loops over whole micro-batches, in any layout of dnnl.h.
+ * kernels: this program's own loops over whole micro-batches, in any layout of layout.h.
  *
  * Arrays are aligned to 64 bytes and hold a multiple of 16 floats; what is between an array's last
  * element and that multiple may be read and written. On x86 they are compiled for several
@@ -39,10 +39,11 @@ void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
 /* a + b if a relu's output is positive, and else 0. */
 void dpt_add_relu_back(int64_t n, const float *known, const float *a, const float *b, float *y);
 
-/* Moves blocks of 16 channels, none of them filling, to planes [channel][pixel], or back; x and y
- * do not overlap. To be called if dpt_moves_blocks says so. */
-bool dpt_moves_blocks(int64_t pixels);
-void dpt_move_blocks(int64_t blocks, int64_t pixels, bool to_planes, const float *x, float *y);
+/* Moves blocks of 16 channels, the last one filled with zeros, to planes [channel][pixel], or back;
+ * x and y do not overlap. dpt_moves_blocks: whether there is a fast kernel. */
+bool dpt_moves_blocks(int32_t channels, int64_t pixels);
+void dpt_move_blocks(int32_t samples, int32_t channels, int64_t pixels, bool to_planes,
+                     const float *x, float *y);
 
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);

@@ -19,8 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/backend/cpu/onednn/dnnl.h"
+#include "core/backend/cpu/layout.h"
 #include "core/base/error.h"
+#include "core/base/isa.h"
 
 struct dpt_sparse_shape {
     int32_t in_channels, out_channels;

@@ -154,7 +154,10 @@ static void close_conv(struct dpt_cpu_node *node)
 {
     struct dpt_conv *conv = node->own;
 
+#if DPT_CPU_ONEDNN
     dpt_conv_kernels_close(&conv->onednn.kernels);
+#endif
+    dpt_direct_close(conv->direct.conv);
     dpt_free(conv->lists.sparse);
     dpt_bf16_conv_close(conv->bf16.conv);
 }

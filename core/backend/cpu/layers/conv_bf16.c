@@ -9,7 +9,7 @@ const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *p
                                                  const struct dpt_cpu_node *conv)
 {
     return dpt_cpu_rounds(program) && conv->graph->window.groups == 1
-               ? dpt_bf16_kernels(dpt_dnnl_isa())
+               ? dpt_bf16_kernels(dpt_cpu_isa())
                : NULL;
 }
 

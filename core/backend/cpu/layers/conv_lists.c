@@ -42,7 +42,7 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     enum dpt_status status = DPT_OK;
 
     (void)pass;
-    DPT_TRY(dpt_sparse_open(&shape, dpt_dnnl_isa(), &conv->lists.sparse, err));
+    DPT_TRY(dpt_sparse_open(&shape, dpt_cpu_isa(), &conv->lists.sparse, err));
     conv->lists.scratch = dpt_cpu_reserve(program, dpt_sparse_scratch(conv->lists.sparse));
     if (node->wants_dx)
         dpt_cpu_copy(program, node, dpt_sparse_packed(conv->lists.sparse), &conv->lists.weights);

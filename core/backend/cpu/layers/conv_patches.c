@@ -45,7 +45,7 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
     *product = (struct dpt_gemm){.rows = (int64_t)s->n * pixels_of(s),
                                  .inputs = (int64_t)s->in_channels * taps_of(s),
                                  .outputs = s->out_channels,
-                                 .isa = dpt_dnnl_isa()};
+                                 .isa = dpt_cpu_isa()};
     conv->patches.x = dpt_cpu_take(program, product->rows * product->inputs);
     conv->patches.rows = dpt_cpu_take(program, product->rows * product->outputs);
     dpt_cpu_give(program, conv->patches.x);

@@ -13,20 +13,32 @@
 #define DPT_BACKEND_CPU_CONV_WAYS_H
 
 #include "core/backend/cpu/bf16/bf16_conv.h"
+#include "core/backend/cpu/fp32/direct.h"
 #include "core/backend/cpu/fp32/kernels.h"
 #include "core/backend/cpu/fp32/sparse.h"
 #include "core/backend/cpu/fp32/winograd.h"
 #include "core/backend/cpu/program/program.h"
 
+#if DPT_CPU_ONEDNN
+#define DPT_CONV_LIBRARY_WAYS(X) X(onednn)
+#else
+#define DPT_CONV_LIBRARY_WAYS(X)
+#endif
+
 /* Each way once, the preferred ones first. bf16: all passes by the CPU's instructions for it;
  * winograd: forward with fewer products; lists: the gradients through a max-pool; patches: the
- * gradient of the weights as one product; onednn: every pass of any shape. */
+ * gradient of the weights as one product; onednn: every pass of any shape; winograd_data: the
+ * gradient of the input with fewer products; depthwise: a group for each channel; direct: every
+ * pass of any shape. */
 #define DPT_CONV_WAYS(X)                                                                           \
     X(bf16)                                                                                        \
     X(winograd)                                                                                    \
     X(lists)                                                                                       \
     X(patches)                                                                                     \
-    X(onednn)
+    DPT_CONV_LIBRARY_WAYS(X)                                                                       \
+    X(winograd_data)                                                                               \
+    X(depthwise)                                                                                   \
+    X(direct)
 
 /* The functions of a pass that a way does not compute are NULL. */
 struct dpt_conv_way {
@@ -76,7 +88,11 @@ struct dpt_conv {
     struct {
         struct dpt_winograd w;
         float *weights;
-    } winograd;
+    } winograd, winograd_data;
+    struct {
+        struct dpt_direct *conv; /* of the passes that go this way */
+        float *weights, *data;   /* packed */
+    } direct;
     struct {
         struct dpt_sparse *sparse;
         float *weights;
@@ -109,11 +125,13 @@ static inline bool dpt_conv_listed(const struct dpt_cpu_node *node)
     return node->pool != NULL && node->pool->listed;
 }
 
+#if DPT_CPU_ONEDNN
 /* Sets *yes to whether backward, if it is oneDNN's, has fast kernels in blocks of 16 channels, and
  * keeps them. Errors: RANK. */
 enum dpt_status dpt_conv_onednn_in_blocks(struct dpt_cpu_program *program,
                                           const struct dpt_cpu_node *node, bool *yes,
                                           struct dpt_error *err);
+#endif
 
 /* Plans the output, in blocks of 16 channels, of a convolution that computes the max-pool after
  * it. */

@@ -1,6 +1,7 @@
 #include "core/backend/cpu/layers/conv_ways.h"
 
-/* Forward by winograd.h. */
+/* Forward by winograd.h, and the gradient of the input, which is a convolution of the output's
+ * gradient with kernels turned by half a circle. */
 
 static struct dpt_winograd shape_of(const struct dpt_cpu_node *node)
 {
@@ -11,7 +12,7 @@ static struct dpt_winograd shape_of(const struct dpt_cpu_node *node)
                              .out = {node->out.h, node->out.w},
                              .before = {window->before[0], window->before[1]},
                              .relu = node->relu,
-                             .kernels = dpt_winograd_kernels(dpt_dnnl_isa())};
+                             .kernels = dpt_winograd_kernels(dpt_cpu_isa())};
 
     if (node->pool != NULL) {
         w.pool = true;
@@ -22,7 +23,7 @@ static struct dpt_winograd shape_of(const struct dpt_cpu_node *node)
     return w;
 }
 
-/* Backward reads and writes the same layouts, and must have no fallback there. */
+/* Backward reads and writes the same layouts, where oneDNN must have no fallback. */
 static enum dpt_status fits_winograd(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      enum dpt_conv_pass pass, bool *fits, struct dpt_error *err)
 {
@@ -30,11 +31,15 @@ static enum dpt_status fits_winograd(struct dpt_cpu_program *program, struct dpt
     const struct dpt_winograd w = shape_of(node);
 
     (void)pass;
-    *fits = false;
-    if (window->kernel[0] != 3 || window->kernel[1] != 3 || !dpt_conv_is_plain(window) ||
-        !dpt_winograd_pays(&w))
-        return DPT_OK;
-    return dpt_conv_onednn_in_blocks(program, node, fits, err);
+    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
+            dpt_winograd_pays(&w);
+#if DPT_CPU_ONEDNN
+    if (*fits)
+        return dpt_conv_onednn_in_blocks(program, node, fits, err);
+#else
+    (void)program, (void)err;
+#endif
+    return DPT_OK;
 }
 
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -81,4 +86,77 @@ const struct dpt_conv_way dpt_conv_winograd = {
     .plan = plan,
     .refresh = refresh,
     .forward = forward,
+};
+
+/* --- the gradient of the input ---------------------------------------------------------------- */
+
+static struct dpt_winograd shape_of_data(const struct dpt_cpu_node *node)
+{
+    const struct dpt_window *window = &node->graph->window;
+
+    return (struct dpt_winograd){.in_channels = node->out.c,
+                                 .out_channels = node->in.c,
+                                 .in = {node->out.h, node->out.w},
+                                 .out = {node->in.h, node->in.w},
+                                 .before = {2 - window->before[0], 2 - window->before[1]},
+                                 .kernels = dpt_winograd_kernels(dpt_cpu_isa())};
+}
+
+static enum dpt_status fits_winograd_data(struct dpt_cpu_program *program,
+                                          struct dpt_cpu_node *node, enum dpt_conv_pass pass,
+                                          bool *fits, struct dpt_error *err)
+{
+    const struct dpt_window *window = &node->graph->window;
+    const struct dpt_winograd w = shape_of_data(node);
+
+    (void)program, (void)pass, (void)err;
+    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
+            w.before[0] >= 0 && w.before[1] >= 0 && node->x_layout == DPT_LAYOUT_C16 &&
+            node->y_layout == DPT_LAYOUT_C16 && dpt_winograd_pays(&w);
+    return DPT_OK;
+}
+
+static enum dpt_status plan_data(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 enum dpt_conv_pass pass, struct dpt_error *err)
+{
+    struct dpt_conv *conv = node->own;
+    struct dpt_winograd *w = &conv->winograd_data.w;
+
+    (void)pass, (void)err;
+    *w = shape_of_data(node);
+    dpt_cpu_want_scratch(program, dpt_winograd_scratch(w) + conv->n_weights);
+    dpt_cpu_copy(program, node, dpt_winograd_packed(w), &conv->winograd_data.weights);
+    return DPT_OK;
+}
+
+static void refresh_data(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                         enum dpt_conv_pass pass)
+{
+    const struct dpt_conv *conv = node->own;
+    const int64_t inputs = node->in.c, outputs = node->out.c;
+    const float *weights = dpt_conv_weights_of(run, node);
+
+    (void)pass;
+    for (int64_t o = 0; o < outputs; o++)
+        for (int64_t i = 0; i < inputs; i++)
+            for (int tap = 0; tap < 9; tap++)
+                run->scratch[(i * outputs + o) * 9 + tap] = weights[(o * inputs + i) * 9 + 8 - tap];
+    dpt_winograd_pack(&conv->winograd_data.w, run->scratch, conv->winograd_data.weights);
+}
+
+static void data(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct dpt_conv *conv = node->own;
+
+    dpt_winograd_forward(&conv->winograd_data.w, run->program->spec.micro,
+                         dpt_cpu_buffer(run, conv->dy), conv->winograd_data.weights, NULL,
+                         run->scratch, dpt_cpu_buffer(run, node->dx), NULL);
+}
+
+const struct dpt_conv_way dpt_conv_winograd_data = {
+    .name = "winograd",
+    .fits = fits_winograd_data,
+    .plan = plan_data,
+    .refresh = refresh_data,
+    .data = data,
 };

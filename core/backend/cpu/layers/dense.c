@@ -506,7 +506,7 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
                                     .inputs = dpt_shape_size(&node->in),
                                     .outputs = node->out.c,
                                     .sub_batch = dpt_cpu_sub_batch(program),
-                                    .isa = dpt_dnnl_isa()};
+                                    .isa = dpt_cpu_isa()};
     if (is_divided(node)) {
         dense->gemm.first_output = node->graph->own_outputs.first;
         dense->gemm.first_input = node->graph->own_inputs.first;

@@ -28,20 +28,6 @@ dnnl_format_tag_t dpt_layout_tag(enum dpt_memory_layout layout)
     return tags[layout];
 }
 
-int32_t dpt_layout_block(enum dpt_memory_layout layout, int32_t channels)
-{
-    const int32_t blocks[] = {1, 1, channels, 8, 16};
-
-    return blocks[layout];
-}
-
-int64_t dpt_layout_floats(enum dpt_memory_layout layout, int32_t c, int32_t h, int32_t w)
-{
-    const int64_t block = dpt_layout_block(layout, c);
-
-    return (c + block - 1) / block * block * h * w;
-}
-
 /* Turns oneDNN's result into ours. */
 static enum dpt_status dnnl_fail(dnnl_status_t result, const char *what, struct dpt_error *err)
 {

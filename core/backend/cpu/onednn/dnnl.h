@@ -16,41 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/backend/graph.h"
+#include "core/backend/cpu/layout.h"
 #include "core/base/isa.h"
-
-/*
- * The memory layout of activations [n][c][h][w]: [n][c / block][h][w][block], the last block padded
- * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
- */
-enum dpt_memory_layout {
-    DPT_LAYOUT_ANY, /* as a request: the kernel chooses; as an answer: none of these */
-    DPT_LAYOUT_NCHW,
-    DPT_LAYOUT_NHWC,
-    DPT_LAYOUT_C8,
-    DPT_LAYOUT_C16,
-};
-
-/* Channels in a block; floats of one sample, padding included. */
-int32_t dpt_layout_block(enum dpt_memory_layout layout, int32_t channels);
-int64_t dpt_layout_floats(enum dpt_memory_layout layout, int32_t c, int32_t h, int32_t w);
 
 /* The arguments of a kernel. Backward kernels take gradients under the same names: X is the
  * gradient of the input, W that of the weights. */
 enum dpt_role { DPT_ROLE_X, DPT_ROLE_Y, DPT_ROLE_W, DPT_ROLE_B, DPT_ROLE_COUNT };
-
-enum dpt_conv_pass {
-    DPT_CONV_FORWARD,          /* Y from X, W, B */
-    DPT_CONV_BACKWARD_DATA,    /* X from Y, W */
-    DPT_CONV_BACKWARD_WEIGHTS, /* W, B from X, Y */
-    DPT_CONV_PASSES
-};
-
-struct dpt_conv_shape {
-    int32_t n, in_channels, out_channels, in[2], out[2];
-    struct dpt_window window;
-    bool bias;
-};
 
 struct dpt_dnnl;
 struct dpt_call;

@@ -66,19 +66,13 @@ void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *no
     program->copied += room * (int64_t)sizeof **copy;
 }
 
-void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
+enum dpt_isa dpt_cpu_isa(void)
 {
-    if (floats > program->scratch && program->planning)
-        program->scratch = floats;
-}
-
-int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
-                 int b)
-{
-    program->calls[program->n_calls] =
-        (struct dpt_cpu_call){.kernel = kernel, .buffers = {x, y, w, b}};
-    dpt_cpu_want_scratch(program, kernel->scratch);
-    return program->n_calls++;
+#if DPT_CPU_ONEDNN
+    return dpt_dnnl_isa();
+#else
+    return dpt_isa_here();
+#endif
 }
 
 /* --- layouts ---------------------------------------------------------------------------------- */
@@ -110,26 +104,23 @@ enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dp
                                 enum dpt_memory_layout from, int x, enum dpt_memory_layout to,
                                 int y, int *call, struct dpt_error *err)
 {
-    const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
     const bool to_planes = to == DPT_LAYOUT_NCHW;
     const int64_t pixels = (int64_t)s->h * s->w;
-    enum dpt_status status = DPT_OK;
-    struct dpt_kernel *kernel;
 
     if ((to_planes ? from : to) == DPT_LAYOUT_C16 && (to_planes || from == DPT_LAYOUT_NCHW) &&
-        s->c % DPT_LANES == 0 && dpt_moves_blocks(pixels)) {
+        (!DPT_CPU_ONEDNN || dpt_moves_blocks(s->c, pixels))) {
         *call = program->n_calls++;
-        program->calls[*call] =
-            (struct dpt_cpu_call){.buffers = {x, y, DPT_CPU_NONE, DPT_CPU_NONE},
-                                  .blocks = (int64_t)program->spec.micro * s->c / DPT_LANES,
-                                  .pixels = pixels,
-                                  .to_planes = to_planes};
+        program->calls[*call] = (struct dpt_cpu_call){.buffers = {x, y, DPT_CPU_NONE, DPT_CPU_NONE},
+                                                      .channels = s->c,
+                                                      .pixels = pixels,
+                                                      .to_planes = to_planes};
         return DPT_OK;
     }
-    DPT_TRY(dpt_kernel_reorder(program->dnnl, dims, from, to, &kernel, err));
-    *call = dpt_cpu_call(program, kernel, x, y, DPT_CPU_NONE, DPT_CPU_NONE);
-out:
-    return status;
+#if DPT_CPU_ONEDNN
+    return dpt_cpu_onednn_reorder(program, s, from, x, to, y, call, err);
+#else
+    return dpt_fail(err, DPT_INTERNAL, "no code between layouts %d and %d", (int)from, (int)to);
+#endif
 }
 
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
@@ -254,27 +245,19 @@ const float *dpt_cpu_round(const struct dpt_cpu_run *run, int buffer, int rounde
     return dpt_cpu_buffer(run, rounded);
 }
 
-void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory)
-{
-    dpt_call_set(run->worker->calls[call], role, memory);
-}
-
 void dpt_cpu_execute(const struct dpt_cpu_run *run, int call)
 {
     const struct dpt_cpu_call *plan = &run->program->calls[call];
 
-    if (plan->kernel == NULL) {
-        dpt_move_blocks(plan->blocks, plan->pixels, plan->to_planes,
-                        dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_X]),
-                        dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_Y]));
+#if DPT_CPU_ONEDNN
+    if (plan->kernel != NULL) {
+        dpt_cpu_onednn_execute(run, call);
         return;
     }
-    for (int role = 0; role < DPT_ROLE_COUNT; role++) {
-        if (plan->buffers[role] == DPT_CPU_INPUT)
-            dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);
-    }
-    if (*run->status == DPT_OK)
-        *run->status = dpt_call_run(run->worker->calls[call], run->err);
+#endif
+    dpt_move_blocks(run->program->spec.micro, plan->channels, plan->pixels, plan->to_planes,
+                    dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_X]),
+                    dpt_cpu_buffer(run, plan->buffers[DPT_ROLE_Y]));
 }
 
 const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor)

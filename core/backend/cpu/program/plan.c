@@ -196,31 +196,6 @@ bool dpt_cpu_teams(const struct dpt_graph *graph)
 
 /* --- workers ---------------------------------------------------------------------------------- */
 
-static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number,
-                                  struct dpt_error *err)
-{
-    struct dpt_cpu_worker *worker = &program->workers[number];
-    const int thread = number / program->in_flight;
-    float *scratch = program->workers[thread * program->in_flight].memory;
-    enum dpt_status status = DPT_OK;
-
-    for (int i = 0; i < program->n_calls; i++) {
-        const struct dpt_cpu_call *call = &program->calls[i];
-
-        if (call->kernel == NULL)
-            continue;
-        DPT_TRY(
-            dpt_call_open(&worker->calls[i], program->dnnl, thread, call->kernel, scratch, err));
-        for (int role = 0; role < DPT_ROLE_COUNT; role++) {
-            if (call->buffers[role] > DPT_CPU_INPUT)
-                dpt_call_set(worker->calls[i], (enum dpt_role)role,
-                             worker->buffers[call->buffers[role]]);
-        }
-    }
-out:
-    return status;
-}
-
 /* Floats of all buffers of a worker. */
 static size_t buffer_floats(const struct dpt_cpu_program *program)
 {
@@ -259,7 +234,11 @@ static enum dpt_status open_flight(struct dpt_cpu_program *program, int number,
     worker->values = worker->memory + scratch;
     for (int i = 1; i < program->n_buffers; i++)
         worker->buffers[i] = worker->values + program->buffers[i].at;
-    return bind_calls(program, number, err);
+#if DPT_CPU_ONEDNN
+    return dpt_cpu_onednn_bind(program, number, err);
+#else
+    return DPT_OK;
+#endif
 }
 
 /* --- what is derived from the parameters ------------------------------------------------------ */
@@ -406,7 +385,9 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
     program->in_flight = spec->in_flight > 1 ? spec->in_flight : 1;
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
-    DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
+#if DPT_CPU_ONEDNN
+    DPT_TRY(dpt_cpu_onednn_open(program, err));
+#endif
     read_graph(program);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
@@ -480,19 +461,18 @@ void dpt_cpu_close(void *opened)
 
     if (program == NULL)
         return;
+#if DPT_CPU_ONEDNN
+    dpt_cpu_onednn_close(program);
+#endif
     for (int i = 0; program->workers != NULL && i < program->spec.threads * program->in_flight;
          i++) {
         struct dpt_cpu_worker *worker = &program->workers[i];
 
-        for (int k = 0; worker->calls != NULL && k < program->n_calls; k++)
-            dpt_call_close(worker->calls[k]);
         dpt_free(worker->calls);
         dpt_free(worker->metric_sums_of);
         dpt_free(worker->buffers);
         dpt_free(worker->memory);
     }
-    for (int i = 0; i < program->n_calls; i++)
-        dpt_kernel_close(program->calls[i].kernel);
     for (int32_t i = 0; program->nodes != NULL && i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
@@ -502,7 +482,6 @@ void dpt_cpu_close(void *opened)
     }
     dpt_unreserve(program->own_copies, (size_t)program->copied);
     dpt_shared_close(&program->shared);
-    dpt_dnnl_close(program->dnnl);
     dpt_free(program->workers);
     dpt_free(program->copies);
     dpt_free(program->calls);

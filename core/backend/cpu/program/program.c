@@ -154,7 +154,9 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
     const int64_t sub_batch = dpt_cpu_sub_batch(program);
     const struct dpt_cpu_worker *first = &program->workers[worker * program->in_flight];
 
-    dpt_dnnl_one_thread(program->dnnl);
+#if DPT_CPU_ONEDNN
+    dpt_cpu_onednn_enter(program);
+#endif
     *status = DPT_OK;
     return (struct dpt_cpu_run){
         .program = program,
@@ -442,31 +444,83 @@ static const char *name_way(const void *opened, int32_t node, enum dpt_span_pass
     return from->op->way != NULL && !from->skipped ? from->op->way(from, pass) : NULL;
 }
 
+#if !DPT_CPU_ONEDNN
+
+static const char *name_set(enum dpt_isa isa)
+{
+    static const char *const names[DPT_ISA_COUNT] = {
+        [DPT_ISA_PLAIN] = "custom kernels, generic CPU",
+        [DPT_ISA_NEON] = "custom kernels, NEON",
+        [DPT_ISA_AVX2] = "custom kernels, AVX2",
+        [DPT_ISA_AVX512] = "custom kernels, AVX-512",
+        [DPT_ISA_AVX512_BF16] = "custom kernels, AVX-512 BF16",
+        [DPT_ISA_AMX] = "custom kernels, AVX-512 AMX",
+    };
+
+    return names[isa];
+}
+
+static const char *describe(void)
+{
+    return name_set(dpt_cpu_isa());
+}
+
+static const char *uses(void)
+{
+    return name_set(dpt_cpu_isa() < DPT_ISA_OWN ? dpt_cpu_isa() : DPT_ISA_OWN);
+}
+
+#endif
+
+/* A layer's gradient of its input is a product of two matrices as they lie. */
+static enum dpt_status gemm_fp32(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                                 float *c, struct dpt_error *err)
+{
+#if DPT_CPU_ONEDNN
+    return dpt_dnnl_gemm(m, n, k, a, b, c, err);
+#else
+    const struct dpt_gemm p = {.rows = m, .inputs = n, .outputs = k, .isa = dpt_cpu_isa()};
+    const int64_t floats = dpt_gemm_scratch(&p);
+    float *scratch = dpt_alloc_array((size_t)floats, sizeof *scratch);
+
+    if (scratch == NULL)
+        return dpt_fail_memory(err, "a matrix product", (double)floats * sizeof *scratch);
+    dpt_gemm_data(&p, a, b, 0, n, scratch, c);
+    dpt_free(scratch);
+    return DPT_OK;
+#endif
+}
+
 static enum dpt_status gemm(enum dpt_precision precision, int64_t m, int64_t n, int64_t k,
                             const float *a, const float *b, float *c, struct dpt_error *err)
 {
-    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_dnnl_isa());
+    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_cpu_isa());
 
     return precision == DPT_PRECISION_BF16 && kernels != NULL
                ? dpt_bf16_product(kernels, m, n, k, a, b, c, err)
-               : dpt_dnnl_gemm(m, n, k, a, b, c, err);
+               : gemm_fp32(m, n, k, a, b, c, err);
 }
 
 static const char *bf16(void)
 {
-    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_dnnl_isa());
+    const struct dpt_bf16_kernels *kernels = dpt_bf16_kernels(dpt_cpu_isa());
 
     return kernels != NULL ? dpt_bf16_name(kernels) : NULL;
 }
 
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
-    .summary = "oneDNN, own matrix products",
+    .summary = DPT_CPU_ONEDNN ? "oneDNN, custom kernels" : "custom kernels",
     .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
+#if DPT_CPU_ONEDNN
     .describe = dpt_dnnl_describe,
     .uses = dpt_dnnl_uses,
-    .isa = dpt_dnnl_isa,
     .limit = dpt_dnnl_limit,
+#else
+    .describe = describe,
+    .uses = uses,
+#endif
+    .isa = dpt_cpu_isa,
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,
     .share = dpt_cpu_share_copies,

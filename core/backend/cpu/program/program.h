@@ -1,5 +1,5 @@
 /*
- * program: how the oneDNN backend runs a graph. Private to this folder.
+ * program: how the CPU backend runs a graph. Private to this folder.
  *
  * Opening a program plans everything: the layout of each value, the buffers of a worker (values,
  * their gradients, what backward needs), the kernels, and the calls that bind kernels to a worker's
@@ -39,6 +39,13 @@
 #include "core/comm/comm.h"
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
+
+/* Whether oneDNN is part of this build. */
+#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
+#define DPT_CPU_ONEDNN 1
+#else
+#define DPT_CPU_ONEDNN 0
+#endif
 
 /* Most buffers, calls and copies of a node. */
 enum { DPT_CPU_PER_NODE = 12 };
@@ -193,11 +200,12 @@ static inline const struct dpt_cpu_node *dpt_cpu_target(const struct dpt_cpu_nod
     return after != NULL && after->fused ? after : node;
 }
 
-/* A kernel and the buffers to which its calls are bound; NONE: given at each call. */
+/* A kernel of oneDNN's and the buffers to which its calls are bound; NONE: given at each call. */
 struct dpt_cpu_call {
     struct dpt_kernel *kernel; /* NULL: dpt_move_blocks, from X to Y */
     int buffers[DPT_ROLE_COUNT];
-    int64_t blocks, pixels;
+    int32_t channels;
+    int64_t pixels;
     bool to_planes;
 };
 
@@ -222,7 +230,7 @@ struct dpt_cpu_worker {
 
 struct dpt_cpu_program {
     struct dpt_program_spec spec;
-    struct dpt_dnnl *dnnl;
+    struct dpt_dnnl *dnnl; /* NULL: this build has no oneDNN */
     struct dpt_cpu_node *nodes;
     int32_t n_nodes;
     struct dpt_cpu_buffer_plan *buffers;
@@ -337,9 +345,30 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
                                 struct dpt_program_bytes *bytes, struct dpt_error *err);
 void dpt_cpu_close(void *opened);
 
+/* The instruction set of all kernels here, oneDNN's, too. */
+enum dpt_isa dpt_cpu_isa(void);
+
+/*
+ * --- oneDNN, if it is part of this build (program_onednn.c): its engine, and calls of its kernels.
+ */
+enum dpt_status dpt_cpu_onednn_open(struct dpt_cpu_program *program, struct dpt_error *err);
+void dpt_cpu_onednn_close(struct dpt_cpu_program *program);
+/* Must be called by each thread that enters the program. */
+void dpt_cpu_onednn_enter(const struct dpt_cpu_program *program);
+/* Adds a call between any two layouts. */
+enum dpt_status dpt_cpu_onednn_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
+                                       enum dpt_memory_layout from, int x,
+                                       enum dpt_memory_layout to, int y, int *call,
+                                       struct dpt_error *err);
+/* Makes the calls of a worker's micro-batch in flight. */
+enum dpt_status dpt_cpu_onednn_bind(struct dpt_cpu_program *program, int number,
+                                    struct dpt_error *err);
+void dpt_cpu_onednn_execute(const struct dpt_cpu_run *run, int call);
+
 /* --- for running ------------------------------------------------------------------------------ */
 float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
-/* `set` gives a call an argument that was NONE, `execute` runs it. A failure is the run's. */
+/* `set` gives a call of oneDNN's an argument that was NONE, `execute` runs any. A failure is the
+ * run's. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 void dpt_cpu_execute(const struct dpt_cpu_run *run, int call);
 /* Samples of a sub-batch (backend.h); micro if there are none. */
@@ -387,7 +416,11 @@ void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_
 /* Whether all layers of a graph can be shared. */
 bool dpt_cpu_teams(const struct dpt_graph *graph);
 /* Makes the workspace of each thread at least this large. */
-void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats);
+static inline void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
+{
+    if (floats > program->scratch && program->planning)
+        program->scratch = floats;
+}
 /* Adds the time since the last mark to this pass of the node. The program marks forward and
  * backward. A backward pass that computes the gradients of the parameters before that of the input
  * marks DPT_PASS_WEIGHTS in between; threads that wait for each other within a pass mark

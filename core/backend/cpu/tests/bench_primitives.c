@@ -15,8 +15,6 @@
  */
 #include "core/backend/tests/net.h"
 
-#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
-
 #include "core/backend/cpu/onednn/dnnl_private.h"
 #include "core/base/clock.h"
 
@@ -406,13 +404,3 @@ int main(int argc, char **argv)
     dpt_graph_release(&g);
     return 0;
 }
-
-#else
-
-int main(void)
-{
-    puts("built without oneDNN");
-    return 0;
-}
-
-#endif
