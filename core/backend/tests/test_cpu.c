@@ -411,6 +411,42 @@ static void passes_nan_on(void **state)
     }
 }
 
+/* The code of a pass follows from the shape, whatever the number of threads: bits depend on it. */
+static void ways_follow_from_the_shape(void **state)
+{
+    int named = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed += (uint64_t)net_every()) {
+        struct scene s;
+        void *programs[2];
+
+        scene_init(&s, seed);
+        for (int i = 0; i < 2; i++) {
+            s.spec.threads = 1 + 2 * i;
+            programs[i] = open_program(&dpt_backend_cpu, &s);
+        }
+        for (int32_t node = 0; node < s.graph.n_nodes; node++)
+            for (int pass = 0; pass < DPT_SPAN_PASSES; pass++) {
+                const enum dpt_span_pass p = (enum dpt_span_pass)pass;
+                const char *one = dpt_backend_cpu.way(programs[0], node, p);
+                const char *other = dpt_backend_cpu.way(programs[1], node, p);
+                const enum dpt_op op = s.graph.nodes[node].op;
+
+                if (pass == DPT_PASS_FORWARD)
+                    assert_int_equal(one != NULL, op == DPT_OP_CONV || op == DPT_OP_DENSE);
+                if ((one == NULL) != (other == NULL) || (one != NULL && strcmp(one, other) != 0))
+                    fail_msg("%s: node %d: %s by one thread, %s by three", s.text, node, one,
+                             other);
+                named += one != NULL;
+            }
+        for (int i = 0; i < 2; i++)
+            dpt_backend_cpu.close(programs[i]);
+        scene_release(&s);
+    }
+    assert_true(named > 0);
+}
+
 static void describes_itself(void **state)
 {
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
@@ -440,6 +476,7 @@ int main(void)
         cmocka_unit_test(finds_nan),
         cmocka_unit_test(ties_go_to_the_first),
         cmocka_unit_test(passes_nan_on),
+        cmocka_unit_test(ways_follow_from_the_shape),
         cmocka_unit_test(describes_itself),
     };
 

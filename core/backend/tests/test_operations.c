@@ -2,6 +2,7 @@
  * The tables of operations, walked for every operation: its row, and the kernels of each backend in
  * this build. A missing entry would be followed as a pointer when a program runs.
  */
+#include "core/backend/cpu/layers/conv_ways.h"
 #include "core/backend/cpu/program/program.h"
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/cuda/program/program.h"
@@ -138,6 +139,31 @@ static void cpu_kernels(void **state)
     }
 }
 
+/* The last way of all computes every pass, so that no convolution is without one. */
+static void ways_of_convolutions(void **state)
+{
+    static const struct dpt_conv_way *const ways[] = {
+#define X(name) &dpt_conv_##name,
+        DPT_CONV_WAYS(X)
+#undef X
+    };
+    const size_t n = sizeof ways / sizeof *ways;
+
+    (void)state;
+    for (size_t i = 0; i < n; i++) {
+        const struct dpt_conv_way *way = ways[i];
+        const bool gradients = way->data != NULL || way->weights != NULL;
+
+        assert_true(way->name != NULL && way->fits != NULL && way->plan != NULL);
+        assert_true(way->forward != NULL || way->backward != NULL || gradients);
+        assert_true(way->backward == NULL || !gradients);
+        assert_int_equal(way->refresh != NULL,
+                         way->forward != NULL || way->backward != NULL || way->data != NULL);
+    }
+    assert_true(ways[n - 1]->forward != NULL && ways[n - 1]->data != NULL &&
+                ways[n - 1]->weights != NULL);
+}
+
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 static void cuda_kernels(void **state)
 {
@@ -168,6 +194,7 @@ int main(void)
         cmocka_unit_test(onnx_steps),
         cmocka_unit_test(ref_kernels),
         cmocka_unit_test(cpu_kernels),
+        cmocka_unit_test(ways_of_convolutions),
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
         cmocka_unit_test(cuda_kernels),
 #endif
