@@ -11,8 +11,8 @@
  * MPI_Allreduce sums where each is on a node of its own. The ranks' flags travel in the tail of the
  * last bucket, as they do on host arenas.
  *
- * A stage of a pipeline, of linked ranks alone, goes through the passes of its schedule: the backend
- * enqueues each of them with the messages that it needs.
+ * A stage of a pipeline, of linked ranks alone, goes through the passes of its schedule: the
+ * backend enqueues each of them with the messages that it needs.
  *
  * On one rank the backend holds short steps over samples that the device has, and launches them
  * together; their staging buffers go back to the prefetcher then.
