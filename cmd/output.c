@@ -16,6 +16,22 @@
 /* Seconds between two looks at a pipe, and those after which it is no longer looked at. */
 static const double look = 1e-4, longest = 0.5;
 
+/* Waits until whoever started the ranks has read what was printed. Open MPI 5's mpirun (PMIx 5.0)
+ * reads 4 096 bytes at a time, keeps an unfinished line back, and puts it in front of whatever it
+ * reads next, also from the standard error. */
+static void await_launcher(void)
+{
+    static bool looks = true;
+    int unread;
+
+    looks = looks && dpt_launcher_present();
+    for (double waited = 0; looks && ioctl(STDOUT_FILENO, FIONREAD, &unread) == 0 && unread > 0;
+         waited += look) {
+        looks = waited < longest;
+        dpt_sleep(look);
+    }
+}
+
 bool dpt_output_write(int fd, const char *bytes, size_t n)
 {
     while (n > 0) {
@@ -31,6 +47,8 @@ bool dpt_output_write(int fd, const char *bytes, size_t n)
         bytes += put > 0 ? put : 0;
         n -= put > 0 ? (size_t)put : 0;
     }
+    if (fd == STDOUT_FILENO)
+        await_launcher();
     return true;
 }
 
@@ -50,22 +68,6 @@ static size_t begun(const char *text, size_t n)
 
 static bool out_of_memory; /* for what was to be printed */
 
-/* Waits until whoever started the ranks has read what was printed. Open MPI 5's mpirun (PMIx 5.0)
- * reads 4 096 bytes at a time, keeps an unfinished line back, and puts it in front of whatever it
- * reads next, also from the standard error. */
-static void await_launcher(void)
-{
-    static bool looks = true;
-    int unread;
-
-    looks = looks && dpt_launcher_present();
-    for (double waited = 0; looks && ioctl(STDOUT_FILENO, FIONREAD, &unread) == 0 && unread > 0;
-         waited += look) {
-        looks = waited < longest;
-        dpt_sleep(look);
-    }
-}
-
 /* `rest`: of the text before, where stdio cut a character in two. */
 static ssize_t print(void *rest, const char *bytes, size_t n)
 {
@@ -81,8 +83,6 @@ static ssize_t print(void *rest, const char *bytes, size_t n)
     if (!good)
         errno = ENOMEM;
     good = good && dpt_output_write(STDOUT_FILENO, clean.text, clean.length);
-    if (good)
-        await_launcher();
     dpt_str_release(&clean);
     if (!text->failed)
         memmove(text->text, text->text + text->length - kept, kept);

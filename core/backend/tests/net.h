@@ -65,6 +65,17 @@ static inline double draw_normal(struct draw *d)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
+/* n numbers, to be freed: drawn, or `else_all` each without a draw. */
+static inline float *draw_array(int64_t n, struct draw *d, float else_all)
+{
+    float *x = dpt_alloc_array((size_t)n, sizeof *x);
+
+    assert_non_null(x);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = d != NULL ? (float)draw_normal(d) : else_all;
+    return x;
+}
+
 /* Each adds one node after `from` and returns its number. */
 
 static inline int32_t net_node(struct dpt_graph *g, const struct dpt_graph_node *node)

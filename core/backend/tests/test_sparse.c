@@ -29,16 +29,6 @@ static int64_t index_of(enum dpt_memory_layout layout, const int32_t dims[3], in
     return ((int64_t)c / block * dims[1] * dims[2] + h * dims[2] + w) * block + c % block;
 }
 
-static float *numbers(int64_t n, struct draw *d)
-{
-    float *x = dpt_alloc_array((size_t)n, sizeof *x);
-
-    assert_non_null(x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = d != NULL ? (float)draw_normal(d) : 7;
-    return x;
-}
-
 /* In every layout the padding holds zeros in the activations, and nothing that counts in
  * `argmax`. */
 static void problem_init(struct problem *p, uint64_t seed)
@@ -75,10 +65,10 @@ static void problem_init(struct problem *p, uint64_t seed)
              (int)s->y, p->count, p->micro);
     p->x_sample = dpt_layout_floats(s->x, s->in_channels, s->in[0], s->in[1]);
     p->y_sample = dpt_layout_floats(s->y, s->out_channels, s->pooled[0], s->pooled[1]);
-    p->x = numbers(p->micro * p->x_sample, &d);
-    p->dy = numbers(p->micro * p->y_sample, &d);
+    p->x = draw_array(p->micro * p->x_sample, &d, 0);
+    p->dy = draw_array(p->micro * p->y_sample, &d, 0);
     p->weights =
-        numbers((int64_t)s->out_channels * s->in_channels * s->kernel[0] * s->kernel[1], &d);
+        draw_array((int64_t)s->out_channels * s->in_channels * s->kernel[0] * s->kernel[1], &d, 0);
     p->argmax = dpt_alloc_array((size_t)(p->micro * p->y_sample), sizeof *p->argmax);
     assert_non_null(p->argmax);
     for (int64_t i = 0; i < p->micro * p->y_sample; i++)
@@ -101,8 +91,9 @@ static int64_t weights_of(const struct problem *p)
 
 static struct gradients gradients_open(const struct problem *p)
 {
-    return (struct gradients){numbers(weights_of(p), NULL), numbers(p->shape.out_channels, NULL),
-                              numbers(p->micro * p->x_sample, NULL)};
+    return (struct gradients){draw_array(weights_of(p), NULL, 7),
+                              draw_array(p->shape.out_channels, NULL, 7),
+                              draw_array(p->micro * p->x_sample, NULL, 7)};
 }
 
 static void gradients_close(struct gradients *g)

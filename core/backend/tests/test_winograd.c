@@ -23,16 +23,6 @@ struct outputs {
     int32_t *argmax;
 };
 
-static float *numbers(int64_t n, struct draw *d)
-{
-    float *x = dpt_alloc_array((size_t)n, sizeof *x);
-
-    assert_non_null(x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = d != NULL ? (float)draw_normal(d) : 0;
-    return x;
-}
-
 /* A channel's element in blocks of LANES channels. */
 static int64_t index_of(const int32_t size[2], int32_t c, int32_t h, int32_t w)
 {
@@ -73,10 +63,10 @@ static void problem_init(struct problem *p, uint64_t seed, enum dpt_isa isa)
              w->pool, w->relu, p->samples);
     p->x_sample = dpt_layout_floats(DPT_LAYOUT_C16, w->in_channels, w->in[0], w->in[1]);
     p->y_sample = dpt_layout_floats(DPT_LAYOUT_C16, w->out_channels, p->size[0], p->size[1]);
-    p->x = numbers(p->samples * p->x_sample, &d);
+    p->x = draw_array(p->samples * p->x_sample, &d, 0);
     clear_filling(p->x, w->in_channels, w->in, p->x_sample, p->samples);
-    p->weights = numbers((int64_t)w->out_channels * w->in_channels * 9, &d);
-    p->bias = numbers(w->out_channels + LANES, NULL);
+    p->weights = draw_array((int64_t)w->out_channels * w->in_channels * 9, &d, 0);
+    p->bias = draw_array(w->out_channels + LANES, NULL, 0);
     for (int32_t i = 0; i < w->out_channels; i++)
         p->bias[i] = (float)draw_normal(&d);
 }
@@ -97,10 +87,10 @@ static void outputs_release(struct outputs *o)
 static struct outputs fast(const struct problem *p, int32_t first, int32_t samples)
 {
     const struct dpt_winograd *w = &p->w;
-    struct outputs o = {numbers(samples * p->y_sample, NULL),
+    struct outputs o = {draw_array(samples * p->y_sample, NULL, 0),
                         dpt_alloc_array((size_t)(samples * p->y_sample), sizeof *o.argmax)};
-    float *packed = numbers(dpt_winograd_packed(w), NULL);
-    float *scratch = numbers(dpt_winograd_scratch(w), NULL);
+    float *packed = draw_array(dpt_winograd_packed(w), NULL, 0);
+    float *scratch = draw_array(dpt_winograd_scratch(w), NULL, 0);
 
     assert_non_null(o.argmax);
     dpt_winograd_pack(w, p->weights, packed);

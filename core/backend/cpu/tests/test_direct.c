@@ -23,16 +23,6 @@ struct results {
     float *y, *dx, *dw, *db;
 };
 
-static float *numbers(int64_t n, struct draw *d)
-{
-    float *x = dpt_alloc_array((size_t)n, sizeof *x);
-
-    assert_non_null(x);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = d != NULL ? (float)draw_normal(d) : 0;
-    return x;
-}
-
 /* Where a number is within a sample. */
 static int64_t index_of(enum dpt_memory_layout layout, const int32_t size[2], int32_t c, int32_t h,
                         int32_t w)
@@ -94,11 +84,11 @@ static void problem_init(struct problem *p, uint64_t seed)
     p->y_floats = dpt_layout_floats(DPT_LAYOUT_C16, s->out_channels, s->out[0], s->out[1]);
     p->n_weights =
         (int64_t)s->out_channels * (s->in_channels / w->groups) * w->kernel[0] * w->kernel[1];
-    p->x = numbers(s->n * p->x_floats, &d);
-    p->dy = numbers(s->n * p->y_floats, &d);
-    p->weights = numbers(p->n_weights, &d);
-    p->bias = numbers(s->out_channels, &d);
-    p->old = numbers(p->n_weights + s->out_channels, &d);
+    p->x = draw_array(s->n * p->x_floats, &d, 0);
+    p->dy = draw_array(s->n * p->y_floats, &d, 0);
+    p->weights = draw_array(p->n_weights, &d, 0);
+    p->bias = draw_array(s->out_channels, &d, 0);
+    p->old = draw_array(p->n_weights + s->out_channels, &d, 0);
     snprintf(p->text, sizeof p->text,
              "seed %d: %d of %d to %d channels in %d groups, %dx%d to %dx%d, kernel %dx%d, stride "
              "%dx%d, dilation %dx%d, before %dx%d%s",
@@ -118,8 +108,9 @@ static void problem_release(struct problem *p)
 
 static struct results results_new(const struct problem *p)
 {
-    struct results r = {numbers(p->s.n * p->y_floats, NULL), numbers(p->s.n * p->x_floats, NULL),
-                        numbers(p->n_weights, NULL), numbers(p->s.out_channels, NULL)};
+    struct results r = {draw_array(p->s.n * p->y_floats, NULL, 0),
+                        draw_array(p->s.n * p->x_floats, NULL, 0),
+                        draw_array(p->n_weights, NULL, 0), draw_array(p->s.out_channels, NULL, 0)};
 
     memcpy(r.dw, p->old, (size_t)p->n_weights * sizeof *r.dw);
     memcpy(r.db, p->old + p->n_weights, (size_t)p->s.out_channels * sizeof *r.db);
@@ -238,16 +229,16 @@ static void run_direct(const struct problem *p, enum dpt_isa isa, struct results
     float *scratch, *packed;
 
     assert_int_equal(dpt_direct_open(&shape, &d, &err), DPT_OK);
-    scratch = numbers(dpt_direct_scratch(d), NULL);
+    scratch = draw_array(dpt_direct_scratch(d), NULL, 0);
     /* What was there before makes no difference. */
     memset(scratch, 0xff, (size_t)dpt_direct_scratch(d) * sizeof *scratch);
-    packed = numbers(dpt_direct_packed(d, false), NULL);
+    packed = draw_array(dpt_direct_packed(d, false), NULL, 0);
     dpt_direct_pack(d, false, p->weights, packed);
     dpt_direct_forward(d, p->x, packed, p->s.bias ? p->bias : NULL, scratch, r->y);
     dpt_free(packed);
     dpt_direct_weights(d, p->x, p->dy, p->add, scratch, r->dw, r->db);
     if (wants_dx) {
-        packed = numbers(dpt_direct_packed(d, true), NULL);
+        packed = draw_array(dpt_direct_packed(d, true), NULL, 0);
         dpt_direct_pack(d, true, p->weights, packed);
         memset(r->dx, 0xff, (size_t)(p->s.n * p->x_floats) * sizeof *r->dx);
         dpt_direct_data(d, p->dy, packed, scratch, r->dx);
@@ -337,7 +328,7 @@ static void depthwise_is_the_definition(void **state)
         problem_init(&p, seed);
         if (dpt_depthwise_fits(&p.s) && p.x_layout == DPT_LAYOUT_C16) {
             r = results_new(&p);
-            scratch = numbers(dpt_depthwise_scratch(&p.s), NULL);
+            scratch = draw_array(dpt_depthwise_scratch(&p.s), NULL, 0);
             memset(scratch, 0xff, (size_t)dpt_depthwise_scratch(&p.s) * sizeof *scratch);
             memset(r.dx, 0xff, (size_t)(p.s.n * p.x_floats) * sizeof *r.dx);
             dpt_depthwise_forward(&p.s, p.x, p.weights, p.s.bias ? p.bias : NULL, scratch, r.y);

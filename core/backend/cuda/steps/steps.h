@@ -221,6 +221,12 @@ static inline bool dpt_cuda_steps_staged(const struct dpt_cuda_steps *s)
     return s->spec.stages > 1;
 }
 
+/* Whether this rank has the model's outputs, and so the loss and the tail. */
+static inline bool dpt_cuda_steps_ends(const struct dpt_cuda_steps *s)
+{
+    return s->spec.stage + 1 >= s->spec.stages;
+}
+
 /* Whether ranks update parts of the parameters, so that the norm is made of what they all have. */
 static inline bool dpt_cuda_steps_apart(const struct dpt_cuda_steps *s)
 {

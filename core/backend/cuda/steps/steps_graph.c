@@ -89,7 +89,7 @@ static enum dpt_status enqueue_stage(struct dpt_cuda_steps *s, bool back, int fl
 
     if (!back)
         return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err);
-    if (s->spec.stage == s->spec.stages - 1)
+    if (dpt_cuda_steps_ends(s))
         DPT_TRY(dpt_cuda_enqueue_loss(p, false, p->gradient + g->arena, err));
     DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
     DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, g->n_nodes, false, err));

@@ -38,6 +38,13 @@ static bool in_chunks(const struct dpt_cuda_steps *s)
     return s->spec.tree || dpt_cuda_steps_apart(s);
 }
 
+/* The chunks of the norm, in all stages. */
+static int64_t all_chunks(const struct dpt_cuda_steps *s)
+{
+    return dpt_cuda_steps_staged(s) ? s->spec.chunks
+                                    : (int64_t)dpt_graph_chunk_count(s->p->spec.graph);
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
@@ -81,9 +88,7 @@ enum dpt_status dpt_cuda_slices_cut(struct dpt_cuda_steps *s, struct dpt_error *
     if (s->spec.link != NULL)
         DPT_TRY(cut_pieces(s, err));
     /* A slice divides one chunk more at most. */
-    chunks = dpt_cuda_steps_staged(s) ? s->spec.chunks
-                                      : (int64_t)dpt_graph_chunk_count(s->p->spec.graph);
-    chunks += s->n_pieces;
+    chunks = all_chunks(s) + s->n_pieces;
     s->norm_sums = chunks + 2 + dpt_cuda_chunk_blocks(chunks);
 out:
     return status;
@@ -170,9 +175,7 @@ static enum dpt_status send_chunks(struct dpt_cuda_steps *s, struct dpt_error *e
             list[s->listed++] = (struct dpt_cuda_chunk){begin, (int32_t)(end - begin),
                                                         (int32_t)(before + (int64_t)k)};
     }
-    s->chunks = dpt_cuda_steps_shared(s) != DPT_CUDA_SHARED_CHUNKS ? s->listed
-                : dpt_cuda_steps_staged(s)                         ? s->spec.chunks
-                                                                   : (int64_t)chunks.n;
+    s->chunks = dpt_cuda_steps_shared(s) == DPT_CUDA_SHARED_CHUNKS ? all_chunks(s) : s->listed;
     piece.bytes = s->listed * (int64_t)sizeof *list;
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->chunk, list, (size_t)piece.bytes, err));
@@ -252,7 +255,7 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
 
     if (dpt_cuda_steps_staged(s))
         DPT_TRY(dpt_cuda_link_sum(s->spec.link, s->tree->flags, DPT_TENSOR_ALIGN, ctx->sums, err));
-    if (s->spec.rank != owner || (dpt_cuda_steps_staged(s) && s->spec.stage < s->spec.stages - 1))
+    if (s->spec.rank != owner || !dpt_cuda_steps_ends(s))
         DPT_CUDA_TRY(&ctx->lib,
                      cuMemsetD32Async(dpt_cuda_ptr(tail), 0, DPT_TENSOR_ALIGN, ctx->sums));
     DPT_TRY(dpt_cuda_link_sum(s->spec.link, tail, DPT_TENSOR_ALIGN, ctx->sums, err));

@@ -14,11 +14,6 @@
  * micro-batch overwrites it; gradients are after backward. The last stage alone has a tail.
  */
 
-static bool is_last_stage(const struct dpt_cuda_steps *s)
-{
-    return s->spec.stage == s->spec.stages - 1;
-}
-
 /* What crosses an edge of this stage: a micro-batch's value, or its gradient. n 0: nothing does. */
 static struct dpt_cuda_message across(const struct dpt_cuda_steps *s, int flight,
                                       enum dpt_cuda_edge edge, bool gradient)
@@ -73,7 +68,7 @@ static enum dpt_status back(struct dpt_cuda_steps *s, const struct dpt_steps_pas
     DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_STAGE_BACK, pass->flight, err));
     if (g->floats > 0)
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, 0, g->floats, err));
-    if (is_last_stage(s))
+    if (dpt_cuda_steps_ends(s))
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, g->arena, g->arena + DPT_TENSOR_ALIGN, err));
 out:
     return status;
