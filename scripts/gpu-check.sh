@@ -190,7 +190,7 @@ c2 | initcheck       | 60 | sanitize initcheck            | our kernels read not
 c2 | synccheck       | 60 | sanitize synccheck            | barriers in our kernels are reached by all threads
 m  | several-gpus    | 60 | several_gpus                  | NCCL is found, connects all GPUs, and what its log says it goes by
 m  | transports      | 60 | transports fp32               | a job whose gradients NCCL sums comes to the loss and the weights of one where MPI does, but for rounding
-m  | bytes           | 99 | many_ranks fp32               | `comm.reduction: reproducible` writes the same checkpoint from 1, 2, 4 and 8 GPUs, also where they divide the update, or the gradients as well, or have a stage each of two
+m  | bytes           | 99 | many_ranks fp32               | `comm.reduction: reproducible` writes the same checkpoint from 1, 2, 4 and 8 GPUs, also where they divide the update, or the gradients as well, or the weights, too, or have a stage each of two
 m  | killed          | 60 | killed nccl                   | a rank gets SIGKILL: the others end within a minute and name it, and the job goes on to where an undisturbed one comes
 m  | bandwidth       | 60 | bus_bandwidth                 | the time of a sum over 2, 4 and 8 GPUs, as nccl-tests counts it
 m  | scaling-mlp4k   | 60 | scaling mlp4k                 | a step's time on 1, 2, 4 and 8 GPUs, as many samples per GPU

@@ -328,8 +328,8 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
                        : p->backend->devices != NULL ? " on the hosts"
                                                      : "");
     if (p->gathered > 0)
-        dpt_str_printf(out, "weights     %s a step to each node, unit by unit\n",
-                       bytes_text(p->gathered, a));
+        dpt_str_printf(out, "weights     %s a step to each %s, unit by unit\n",
+                       bytes_text(p->gathered, a), p->layout.sliced_there ? "GPU" : "node");
     if (traffic->exchanges > 0)
         dpt_str_printf(out,
                        "statistics  of whole batches: %d exchanges a step, the largest %s;\n"

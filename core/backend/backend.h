@@ -255,6 +255,13 @@ struct dpt_program_spec {
     /* So many ranks of linked devices sum a slice each of the gradient, and may update one of the
      * parameters: after both is room for as many slices of equal length. 0: none do. */
     int slices;
+    /* Linked devices that keep a slice each of the weights, of which they gather a unit's for its
+     * passes: unit k are nodes [unit[k], unit[k + 1]), whose learned floats begin at edge[k]. There
+     * is memory for the weights and the gradients of two units that follow one another. 0: all
+     * weights are there. Borrowed while the program lives. */
+    int units;
+    const int32_t *unit;
+    const size_t *edge;
     /* Allows kernels whose bits change from run to run if they are faster. Otherwise they are used
      * only if there is no other. */
     bool varying;
@@ -270,6 +277,20 @@ struct dpt_program_spec {
      * used again if the device still has them. NULL: none. */
     const char *plans;
 };
+
+/* Floats of the memory for a unit's weights, the slices' room included. */
+static inline int64_t dpt_program_window(const struct dpt_program_spec *spec)
+{
+    const int64_t slices = (int64_t)DPT_TENSOR_ALIGN * (spec->slices > 0 ? spec->slices : 1);
+    int64_t widest = 0;
+
+    for (int k = 0; k < spec->units; k++) {
+        const int64_t n = (int64_t)(spec->edge[k + 1] - spec->edge[k]);
+
+        widest = n > widest ? n : widest;
+    }
+    return (widest + slices - 1) / slices * slices;
+}
 
 /* Whether the program that the spec describes computes a node. */
 static inline bool dpt_program_computes(const struct dpt_program_spec *spec, int32_t node)

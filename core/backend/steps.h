@@ -148,12 +148,13 @@ struct dpt_staging_buffer {
     int32_t *count;              /* [micros]: samples of each micro-batch */
 };
 
-/* What a stage does with a micro-batch. */
+/* What a rank does with a micro-batch, in a stage or a unit of the model. */
 struct dpt_steps_pass {
-    int32_t micro; /* this rank's, from 0 */
+    int32_t micro; /* this rank's, from 0; with units the round */
     int flight;    /* which of the program's micro-batches in flight it is (dpt_program_spec) */
+    int unit;      /* likewise */
     bool back;
-    bool last; /* nothing follows it in the step */
+    bool last; /* nothing follows it in the step, or the round */
     bool idle; /* this rank has failed: it only takes part in the messages */
 };
 
@@ -185,7 +186,8 @@ struct dpt_backend_steps {
     enum dpt_status (*put)(void *steps, const float *params, float *const *slot,
                            const struct dpt_loss_scale *scale, struct dpt_error *err);
     /* Waits for everything enqueued and copies arenas to the host; each may be NULL. gradient: of
-     * the last step, with its tail, summed over the ranks. */
+     * the last step, with its tail, summed over the ranks. If the program has units, parameters are
+     * whole only with slots, and else are what this rank has of them. */
     enum dpt_status (*get)(void *steps, float *params, float *const *slot, float *gradient,
                            struct dpt_error *err);
     /* How many staging buffers there are: as many as were wanted, or more. */
@@ -205,20 +207,27 @@ struct dpt_backend_steps {
      * fails calls it, too. */
     enum dpt_status (*divide)(void *steps, const int32_t *first, struct dpt_error *err);
     /* Enqueues a step up to this rank's gradient, for the samples that were sent; with
-     * `round_robin` its first micro-batch; with stages nothing yet. micros: as sent; with 0 the
-     * gradient is zero. seed, step: key the dropout. */
+     * `round_robin` its first micro-batch; with stages or units nothing yet. micros: as sent;
+     * with 0 the gradient is zero. seed, step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
     /* With `round_robin`: enqueues this rank's next micro-batch, if it has one, which begins when
      * the sum enqueued last has ended. */
     enum dpt_status (*next)(void *steps, struct dpt_error *err);
     /* With stages: enqueues what comes next of the step, in the order of the schedule
-     * (core/train/layout/actions.h), with the messages that it needs. If it fails, or was not
-     * called, other ranks' devices wait for this one's. */
+     * (core/train/layout/actions.h), with the messages that it needs. With units of the program:
+     * those of a round, forward from the first to the last, and back from the last to the first,
+     * with the gathering of weights and the sums of gradients; ranks without a micro-batch take
+     * part. If it fails, or was not called, other ranks' devices wait for this one's. */
     enum dpt_status (*pass)(void *steps, const struct dpt_steps_pass *pass, struct dpt_error *err);
+    /* Enqueues the gathering of a unit's weights for passes of the program by itself, which must
+     * follow before the next one. Collective. */
+    enum dpt_status (*gather)(void *steps, int unit, struct dpt_error *err);
+    /* Waits, and copies the weights of the last pass's unit to their place in `params`. */
+    enum dpt_status (*weights)(void *steps, int unit, float *params, struct dpt_error *err);
     /* In how many parts this rank's gradient is before the sum over the ranks: one, but for sums
      * along the tree; in a round of which it has no micro-batch none. `part` waits, and copies part
-     * k with its tail. */
+     * k with its tail; with units that of the last pass back alone, to its place in `gradient`. */
     int (*parts)(const void *steps);
     enum dpt_status (*part)(void *steps, int k, float *gradient, struct dpt_error *err);
     /* Number of buckets of a step; 0 if nothing is reduced over ranks. */

@@ -52,7 +52,8 @@ enum dpt_status dpt_plan_layout(const struct dpt_plan *p, const struct dpt_job *
 /* --- the whole -------------------------------------------------------------------------------- */
 
 /* The bytes that the ranks of a part of the model put into a step's sums, and those of the weights
- * that are there on a node: the actions' bytes with a rank's and a node's own part. */
+ * that are there on a node, or on a device: the actions' bytes with a rank's and a node's own
+ * part. */
 static void fill_sums(struct dpt_plan *p)
 {
     const double *kind = p->stages[p->stage->number].traffic.kind;
@@ -64,8 +65,12 @@ static void fill_sums(struct dpt_plan *p)
         p->reduced = kind[DPT_ACTION_ADD] > 0
                          ? round(kind[DPT_ACTION_ADD] * all)
                          : ((double)p->stage->graph.arena + DPT_TAIL_WORDS) * sizeof(float);
-    p->gathered =
-        round(kind[DPT_ACTION_GATHER] * p->layout.node_replicas * nodes / fmax(nodes - 1, 1));
+    if (p->layout.sliced_there)
+        p->gathered =
+            dpt_plan_gpu_gathered(p, &p->layout, dpt_layout_most_micros(&p->layout), NULL);
+    else
+        p->gathered =
+            round(kind[DPT_ACTION_GATHER] * p->layout.node_replicas * nodes / fmax(nodes - 1, 1));
 }
 
 /* Halves a micro-batch that does not fit, as training does, if the job leaves its size open; else

@@ -16,7 +16,8 @@
 #include "core/train/layout/shares.h"
 #include "core/train/trainer.h"
 
-/* --- GPUs, none of which needs to be there (plan_gpu.c) --------------------------------------- */
+/* --- GPUs, none of which needs to be there (plan_gpu*.c)
+ * --------------------------------------- */
 
 /* A GPU by its data sheet; operations are counted without sparsity. */
 struct dpt_gpu_type {
@@ -280,6 +281,12 @@ double dpt_plan_gpu_micro(const struct dpt_plan *plan, int32_t first, int32_t la
  * nodes. */
 double dpt_plan_gpu_message(const struct dpt_plan *plan, const struct dpt_layout *layout,
                             bool crosses, double bytes);
+/* A step of so many rounds through units of the weights, of which the GPUs keep slices: a unit's
+ * are gathered beside the pass before its own, and its gradient is summed beside the next one
+ * back. step: out: what nothing hides; NULL: nobody asks. Returns the bytes that each GPU
+ * gathers, its own slices included. */
+double dpt_plan_gpu_gathered(const struct dpt_plan *plan, const struct dpt_layout *layout,
+                             int64_t rounds, struct dpt_plan_step *step);
 /* Estimates a step of a layout whose compute is known: the busiest rank has so many
  * micro-batches. */
 void dpt_plan_gpu_step(const struct dpt_plan *plan, const struct dpt_layout *layout, int64_t micros,

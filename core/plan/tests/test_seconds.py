@@ -232,9 +232,9 @@ def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
     words = ["--device", "h100", "--ranks", ranks, "--fabric", 100, "--bandwidth", 3200, *(w for word in words for w in ("--set", word))]
     rows = gpus(tmp_path, WIDE, *words, "--mesh", "auto")["meshes"]
     data = {row["shard"]: row for row in rows if row["data"] == ranks}
-    assert [data[shard]["sums"] for shard in ("none", "optimizer", "gradients", "parameters")] == ["nccl", "nccl", "nccl", "host"]
-    for shard in ("none", "optimizer", "gradients"):
-        tree = ["--set", "comm.reduction=reproducible"] if shard == "gradients" else []
+    assert [data[shard]["sums"] for shard in ("none", "optimizer", "gradients", "parameters")] == ["nccl"] * 4
+    for shard in ("none", "optimizer", "gradients", "parameters"):
+        tree = ["--set", "comm.reduction=reproducible"] if shard in ("gradients", "parameters") else []
         own = gpus(tmp_path, WIDE, *words, "--set", f"parallel.shard={shard}", *tree)
         assert data[shard]["seconds"] == own["time"]["step"]["seconds"] and data[shard]["memory"]["rank"] == own["device"]["bytes"]
     assert rows[0] == min((data[shard] for shard in ("none", "optimizer", "gradients")), key=lambda row: row["seconds"])
@@ -243,7 +243,7 @@ def test_meshes_of_gpus_divide_the_update(tmp_path, ranks, words):
     between = (data["none"]["memory"]["rank"] + data["optimizer"]["memory"]["rank"]) / 2e9
     out = dpt.run("plan", tmp_path / "gpus.yaml", *words, "--mesh", "auto", "--memory", f"{between}GB").out
     assert "\nbest: parallel: {shard: optimizer}\nand " in out and max(map(len, out.splitlines())) <= 80, out
-    assert "sums by NCCL; by the hosts with `parameters`, or `gradients` of stages\n" in out
+    assert "sums by NCCL; by the hosts with `gradients` or `parameters` of stages\n" in out
 
 
 def test_stages_of_linked_gpus(tmp_path):
@@ -283,10 +283,29 @@ def test_rounds_are_summed_one_by_one(tmp_path):
     assert many["local_sum_s"] > 2 * few["local_sum_s"] and abs(many["compute_s"] - few["compute_s"]) < 1e-9, (few, many)
 
 
+def test_units_are_gathered_round_by_round(tmp_path):
+    """Of six layers a GPU has two at a time, and a slice of the rest; what waits for the link are the gatherings of few samples."""
+    words = ["--device", "h100", "--ranks", 8, "--set", "comm.reduction=reproducible", "--set", "parallel.shard=parameters"]
+    floats, layer, first = 299933850, 8560 * 8561, 785 * 8560
+
+    def plan(micro):
+        planned = gpus(tmp_path, WIDE, *words, "--set", f"batch.micro={micro}")
+        assert planned["device"]["sums"] == "nccl", planned["device"]
+        return planned
+
+    one, four = plan(4096), plan(1024)
+    parts = one["device"]["parts"]
+    assert parts["weights"] == parts["gradients"] == pytest.approx(4 * (2 * layer + floats / 8), rel=0.01), parts
+    assert one["gathered_bytes"] == pytest.approx(4 * (2 * floats - layer), rel=0.01), "the last two stay for the way back, of which the last is small"
+    assert four["gathered_bytes"] == pytest.approx(4 * 4 * (2 * floats - layer) - 3 * 4 * (layer + first), rel=0.01)
+    times = [planned["time"]["step"] for planned in (one, plan(32))]
+    assert times[0]["local_sum_s"] < 0.3 * times[0]["compute_s"] and times[1]["local_sum_s"] > times[1]["compute_s"], times
+
+
 @pytest.mark.parametrize("words, why", [
     (["comm.transport=mpi"], "comm.transport: mpi"),
     (["comm.transport=mpi", "parallel.shard=optimizer"], "comm.transport: mpi"),
-    (["comm.reduction=reproducible", "parallel.shard=parameters"], "the host takes part in the steps"),
+    (["comm.reduction=reproducible", "parallel.pipeline=2", "parallel.shard=parameters"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "parallel.pipeline=2", "parallel.shard=gradients"], "the host takes part in the steps"),
     (["comm.reduction=reproducible", "train.on_nan=skip"], "the host takes part in the steps"),
     (["log.hashes=true"], "the host takes part in the steps"),

@@ -12,7 +12,8 @@
  * last bucket, as they do on host arenas.
  *
  * A stage of a pipeline, of linked ranks alone, goes through the passes of its schedule: the
- * backend enqueues each of them with the messages that it needs.
+ * backend enqueues each of them with the messages that it needs. So it does with the units of a
+ * model of whose weights each device keeps slices.
  *
  * On one rank the backend holds short steps over samples that the device has, and launches them
  * together; their staging buffers go back to the prefetcher then.
@@ -433,14 +434,15 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
                                                 : fail_alone(t, status, err);
 }
 
-/* Before an update after which replicas are compared, since all get the others' weights with it. */
+/* Before an update after which replicas are compared, since all get the others' weights with it.
+ * Devices that keep slices have none that others have, too. */
 static enum dpt_status hash_weights(struct dpt_trainer *t, const struct dpt_step_result *result,
                                     struct dpt_error *err)
 {
     struct dpt_engine_state *d = t->engine_state;
     enum dpt_status status;
 
-    if (t->layout.updaters == 1 ||
+    if (t->layout.updaters == 1 || t->layout.sliced_there ||
         !(t->requests.check || result->save || result->signal || result->clock))
         return DPT_OK;
     status = d->type->get(d->steps, t->arenas.params, NULL, NULL, err);
@@ -506,6 +508,14 @@ out:
     return status;
 }
 
+static enum dpt_status gather(struct dpt_trainer *t, int unit, struct dpt_error *err)
+{
+    const struct dpt_engine_state *d = t->engine_state;
+    const enum dpt_status status = d->type->gather(d->steps, unit, err);
+
+    return status == DPT_OK ? DPT_OK : dpt_device_give_up(t, status, err);
+}
+
 const struct dpt_engine dpt_engine_device = {
     .open = open_device,
     .close = close_device,
@@ -518,4 +528,5 @@ const struct dpt_engine dpt_engine_device = {
     .peek = peek,
     .fetch = fetch,
     .stop_prefetching = stop_prefetching,
+    .gather = gather,
 };

@@ -321,6 +321,8 @@ static double tolerance(const struct dpt_trainer *t)
     return 2.0 * (micros > ranks ? micros : ranks) * 0x1p-24;
 }
 
+#define DISTRUST "do not trust these links; comm.transport: mpi does without them"
+
 /* The first step's gradient, summed by MPI, too: all that has to do with links is new to a machine
  * only once. */
 struct second_opinion {
@@ -335,9 +337,9 @@ static void drop_opinion(struct second_opinion *o)
     dpt_free(o->amounts);
 }
 
-/* Adds up this rank's parts, before the links sum them. */
-static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o,
-                                 struct dpt_error *err)
+/* Adds up this rank's parts, before the links sum them: the floats [begin, end) of them. */
+static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o, size_t begin,
+                                 size_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
@@ -352,7 +354,7 @@ static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o
                          "the first step's check", err));
     for (int k = 0; k < d->type->parts(d->steps); k++) {
         DPT_TRY(d->type->part(d->steps, k, part, err));
-        for (size_t i = 0; i < o->n; i++) {
+        for (size_t i = begin; i < end; i++) {
             o->own[i] += part[i];
             o->amounts[i] += fabsf(part[i]);
         }
@@ -396,10 +398,10 @@ static enum dpt_status compare(struct dpt_trainer *t, const struct second_opinio
     while (i < o->n && !(fabs((double)sum[i] - o->own[i]) > part * o->amounts[i]))
         i++;
     if (i < o->n)
-        DPT_TRY(dpt_fail(err, DPT_RANK,
-                         "the first step's gradient, element %zu: %s sums %g, and MPI %g: do not "
-                         "trust these links; comm.transport: mpi does without them",
-                         i, t->transport, sum[i], o->own[i]));
+        DPT_TRY(
+            dpt_fail(err, DPT_RANK,
+                     "the first step's gradient, element %zu: %s sums %g, and MPI %g: " DISTRUST, i,
+                     t->transport, sum[i], o->own[i]));
 out:
     dpt_free(sum);
     return status;
@@ -432,6 +434,61 @@ out:
     return status;
 }
 
+/* Compares with the host's what the devices have gathered of the weights [begin, end), a unit's. */
+static enum dpt_status check_weights(struct dpt_trainer *t, int unit, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_engine_state *d = t->engine_state;
+    const float *own = t->arenas.params;
+    const size_t end = t->stage->edge[unit + 1];
+    size_t i = t->stage->edge[unit];
+    float *gathered = NULL;
+
+    status = DPT_ALLOCATE(gathered, end, "the first step's check", err);
+    DPT_TRY(status);
+    DPT_TRY(d->type->weights(d->steps, unit, gathered, err));
+    while (i < end && memcmp(&gathered[i], &own[i], sizeof *own) == 0)
+        i++;
+    if (i < end)
+        DPT_TRY(dpt_fail(err, DPT_RANK,
+                         "the first step's weights, element %zu: %s gathers %g, and the host has "
+                         "%g: " DISTRUST,
+                         i, t->transport, gathered[i], own[i]));
+out:
+    dpt_free(gathered);
+    return status;
+}
+
+/* Takes a round's micro-batches through the units, forward and back, where their gradients are
+ * summed at once. A rank that fails takes part. */
+static enum dpt_status pass_units(struct dpt_trainer *t, int32_t round, bool asks,
+                                  struct second_opinion *o, struct dpt_error *err)
+{
+    struct dpt_engine_state *d = t->engine_state;
+    const int units = t->stage->units;
+    enum dpt_status status;
+
+    for (int k = 0; k < 2 * units; k++) {
+        const struct dpt_steps_pass pass = {
+            .micro = round,
+            .unit = k < units ? k : 2 * units - 1 - k,
+            .back = k >= units,
+            .last = k == 2 * units - 1,
+            .idle = d->failure.status != DPT_OK,
+        };
+        const size_t *edge = &t->stage->edge[pass.unit];
+
+        status = d->type->pass(d->steps, &pass, err);
+        if (status != DPT_OK)
+            return dpt_device_give_up(t, status, err);
+        if (asks && pass.back && o->failure.status == DPT_OK)
+            add_parts(t, o, edge[0], edge[1], &o->failure);
+        if (asks && o->failure.status == DPT_OK)
+            check_weights(t, pass.unit, &o->failure);
+    }
+    return DPT_OK;
+}
+
 /* Enqueues the sums of all rounds but the last, each beside backward of its micro-batches. A rank
  * that fails takes part in them. asks: fills in the second opinion. */
 static enum dpt_status sum_rounds(struct dpt_trainer *t, bool asks, struct second_opinion *o,
@@ -441,19 +498,23 @@ static enum dpt_status sum_rounds(struct dpt_trainer *t, bool asks, struct secon
     struct dpt_engine_state *d = t->engine_state;
 
     for (int32_t k = 0;; k++) {
-        if (asks && o->failure.status == DPT_OK)
-            add_parts(t, o, &o->failure);
+        if (t->layout.sliced_there)
+            DPT_TRY(pass_units(t, k, asks, o, err));
+        else if (asks && o->failure.status == DPT_OK)
+            add_parts(t, o, 0, (size_t)dpt_trainer_graph(t)->floats, &o->failure);
         if (k == d->rounds - 1)
             break;
         status = d->type->sum(d->steps, NULL, 0, 0, err);
         if (status != DPT_OK)
             return dpt_device_give_up(t, status, err);
-        if (d->failure.status == DPT_OK && d->type->next(d->steps, err) != DPT_OK) {
+        if (!t->layout.sliced_there && d->failure.status == DPT_OK &&
+            d->type->next(d->steps, err) != DPT_OK) {
             dpt_step_fail(t, err->status, err);
             d->failure = *err;
         }
     }
-    return DPT_OK;
+out:
+    return status;
 }
 
 /*

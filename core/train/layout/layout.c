@@ -146,8 +146,9 @@ static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
     l->owners = l->on_device ? 1 : l->updaters;
     l->round_robin = l->updaters > 1 && shard >= DPT_SHARD_GRADIENTS;
     l->sliced = l->owners > 1 && shard == DPT_SHARD_PARAMETERS;
+    l->sliced_there = l->on_device && l->updaters > 1 && shard == DPT_SHARD_PARAMETERS;
     l->by_messages = l->sliced && l->node_replicas < l->replicas;
-    l->in_parts = l->model_ranks > 1 || l->sliced;
+    l->in_parts = l->model_ranks > 1 || l->sliced || l->sliced_there;
     l->streams = l->model_ranks * l->owners > 1;
     if (l->sliced && l->synchronized)
         return dpt_fail(err, DPT_BAD_JOB,
@@ -251,8 +252,8 @@ bool dpt_layout_takes_steps(const struct dpt_layout *l)
     const struct dpt_job *job = l->job;
     const bool shards = job->parallel.shard != DPT_SHARD_NONE;
     const bool stages = job->parallel.pipeline.stages > 1;
-    const bool divides = job->parallel.tensor > 1 || job->parallel.shard == DPT_SHARD_PARAMETERS ||
-                         (stages && job->parallel.shard == DPT_SHARD_GRADIENTS);
+    const bool divides =
+        job->parallel.tensor > 1 || (stages && job->parallel.shard > DPT_SHARD_OPTIMIZER);
     const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
      * as Adam's bias correction, would have other bits. */

@@ -35,9 +35,9 @@ struct dpt_layout_stage {
     struct dpt_graph graph;
     /*
      * Units: ranges of the stage's nodes that passes take one after another. With `parallel.shard:
-     * parameters` they are FSDP units (Zhao et al. 2023), whose weights are there only during their
-     * passes. With batch norms that take the statistics of a whole step, units end at these norms.
-     * Else there is one unit.
+     * parameters` they are FSDP units (Zhao et al. 2023), whose weights are there, on hosts or on
+     * devices, only during their passes. With batch norms that take the statistics of a whole step,
+     * units end at these norms. Else there is one unit.
      */
     int units;         /* at least 1 */
     int32_t *node;     /* [units + 1]: the first node of each, and the end */
@@ -71,6 +71,7 @@ struct dpt_layout {
      * divide it on the devices; else as many as owners. */
     int updaters;
     bool sliced;       /* each owner keeps only a slice of the weights */
+    bool sliced_there; /* the devices do, of which each updates its slice */
     bool by_messages;  /* slices come by messages: not all owners share a node */
     bool in_parts;     /* no rank computes the whole model at once: it goes by passes */
     bool round_robin;  /* ranks take rounds of micro-batches round-robin */

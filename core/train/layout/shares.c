@@ -149,7 +149,8 @@ static int32_t count_most(const struct dpt_layout *l, const struct dpt_sampler *
 int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *s, bool infers)
 {
     /* In an evaluation of units all replicas gather their weights. */
-    return infers && l->sliced ? count_most(l, s->sampler, s->step, true) : count_rounds(s);
+    return infers && (l->sliced || l->sliced_there) ? count_most(l, s->sampler, s->step, true)
+                                                    : count_rounds(s);
 }
 
 int32_t dpt_layout_most_rounds(const struct dpt_layout *l)
@@ -231,7 +232,7 @@ struct dpt_division dpt_layout_division(const struct dpt_layout *l,
         .rounds = rounds,
         .infers = infers,
         .in_passes = l->in_parts,
-        .gathers = gathers,
+        .gathers = gathers || l->sliced_there,
         .round_robin = l->round_robin,
         .synchronized = l->synchronized,
     };

@@ -7,8 +7,8 @@
  * the weights are there once, in memory that they share; each owner writes its slice, so nothing is
  * gathered; the running statistics are node rank 0's then, and all read them. Otherwise a unit is
  * gathered by messages, into one copy for the ranks of a node if they share memory, and each rank
- * has the statistics. Without slices each rank has all weights,
- * and these functions handle that case, too.
+ * has the statistics. Without slices, or where devices keep them (dpt_layout.sliced_there), each
+ * rank has all weights, and these functions handle that case, too.
  */
 #ifndef DPT_TRAIN_UNITS_H
 #define DPT_TRAIN_UNITS_H

@@ -101,6 +101,9 @@ struct dpt_program_spec dpt_layout_program(const struct dpt_layout *l,
         .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .slices = l->on_device && l->linked ? l->replicas : 0,
+        .units = l->sliced_there ? stage->units : 0,
+        .unit = stage->node,
+        .edge = stage->edge,
         .varying = !job->device.deterministic,
     };
 }

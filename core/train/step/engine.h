@@ -36,6 +36,9 @@ struct dpt_engine {
                             struct dpt_error *err);
     enum dpt_status (*fetch)(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
     void (*stop_prefetching)(struct dpt_trainer *t);
+    /* Collective. Gathers a unit's weights for the next pass of an evaluation, where devices keep
+     * slices of them (dpt_layout.sliced_there). Errors: RANK. */
+    enum dpt_status (*gather)(struct dpt_trainer *t, int unit, struct dpt_error *err);
 };
 
 extern const struct dpt_engine dpt_engine_device, dpt_engine_host;

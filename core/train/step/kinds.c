@@ -4,18 +4,20 @@
 #include "core/train/mesh/mesh.h"
 #include "core/train/mesh/units.h"
 #include "core/train/reduction/gradient_reduction.h"
+#include "core/train/step/engine.h"
 #include "core/train/step/step.h"
 
 /* --- units of the weights --------------------------------------------------------------------- */
 
 static enum dpt_status gather(struct dpt_runner *r, struct dpt_error *err)
 {
-    return dpt_units_gather(r->t, r->action->unit, err);
+    return r->t->layout.sliced_there ? r->t->engine->gather(r->t, r->action->unit, err)
+                                     : dpt_units_gather(r->t, r->action->unit, err);
 }
 
 static enum dpt_status derive(struct dpt_runner *r, struct dpt_error *err)
 {
-    return dpt_units_derive(r->t, r->action->unit, err);
+    return r->t->layout.sliced_there ? DPT_OK : dpt_units_derive(r->t, r->action->unit, err);
 }
 
 static enum dpt_status release(struct dpt_runner *r, struct dpt_error *err)
@@ -78,12 +80,14 @@ static double unit_bytes(const struct dpt_layout_stage *stage, const struct dpt_
     return floats * sizeof(float);
 }
 
-/* Of what other nodes own each rank of a node gets a part. */
+/* Of what other nodes own each rank of a node gets a part; a device gets all that others own. */
 static double gather_bytes(const struct dpt_layout *l, const struct dpt_layout_stage *stage,
                            const struct dpt_action *a)
 {
-    const double nodes = dpt_layout_nodes(l);
+    const double nodes = dpt_layout_nodes(l), ranks = l->replicas;
 
+    if (l->sliced_there)
+        return unit_bytes(stage, a) * (ranks - 1) / ranks;
     return unit_bytes(stage, a) * (nodes - 1) / nodes / l->node_replicas;
 }
 

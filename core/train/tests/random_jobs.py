@@ -228,8 +228,8 @@ class Runner:
     def over_links(self, case, folder, one):
         """The same ranks sum alike each time, by NCCL; MPI, and one rank, sum in other orders."""
         ranks, words = case.draw_linked()
-        chosen = case.rng.choice(["none", "optimizer", "gradients"])
-        shard = ["--set", f"parallel.shard={chosen}", "--set", f"comm.reduction={'reproducible' if chosen == 'gradients' else 'allreduce'}"]
+        chosen = case.rng.choice(["none", "optimizer", "gradients", "parameters"])
+        shard = ["--set", f"parallel.shard={chosen}", "--set", f"comm.reduction={'reproducible' if chosen in ('gradients', 'parameters') else 'allreduce'}"]
         words += shard
         by = {way: (*words, "--set", f"comm.transport={way}") for way in ("nccl", "mpi")}
         linked, case.alone = f"{folder}/linked", by["nccl"]

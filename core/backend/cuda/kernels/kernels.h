@@ -132,8 +132,9 @@ struct dpt_cuda_add_args {
  * norm_chunks is for sums whose bits count, and for ranks that have a part of the gradient each:
  * squares are added up within chunks as dpt_sum_of_squares does, and the chunks' sums in their
  * order, if `ordered`, or else in one that depends on how many they are alone. chunk: [listed],
- * those that are added up here; all are numbered below `chunks`. It takes no copies. partial: a
- * double for each chunk, two more, and one for each block (dpt_cuda_chunk_blocks).
+ * those that are added up here; all are numbered below `chunks`. statistics: where the floats of
+ * state are. It takes no copies. partial: a double for each chunk, two more, and one for each block
+ * (dpt_cuda_chunk_blocks).
  *
  * shared: the other ranks have other chunks, so nothing is decided: norm_chunks writes the two
  * doubles after the chunks, a sum that needs no order, and state->unsound. Once they are summed
@@ -142,7 +143,7 @@ struct dpt_cuda_add_args {
  */
 enum dpt_cuda_shared { DPT_CUDA_SHARED_NOT, DPT_CUDA_SHARED_SUM, DPT_CUDA_SHARED_CHUNKS };
 struct dpt_cuda_chunk {
-    int64_t begin; /* floats [begin, begin + n) of the arena */
+    int64_t begin; /* floats [begin, begin + n) of `gradient` */
     int32_t n, number;
 };
 struct dpt_cuda_norm_args {
@@ -159,6 +160,7 @@ struct dpt_cuda_norm_args {
     int32_t skip;
     int32_t scaled;
     int32_t sums;
+    const float *statistics;
     const struct dpt_cuda_chunk *chunk;
     int64_t listed, chunks;
     int32_t ordered, shared; /* shared: enum dpt_cuda_shared */

@@ -220,14 +220,19 @@ static int exchange_one(const struct dpt_cuda_link *link, const struct dpt_cuda_
 static int gather_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
                       CUstream stream)
 {
-    float *const own = m->at + (size_t)(link->rank - link->first) * m->n;
+    const float *const own =
+        m->own != NULL ? m->own : m->at + (size_t)(link->rank - link->first) * m->n;
     int code = DPT_NCCL_SUCCESS;
 
     if (link->ranks == link->world)
         return link->lib.ncclAllGather(own, m->at, m->n, DPT_NCCL_FLOAT, link->comm, stream);
     for (int r = 0; r < link->ranks && code == DPT_NCCL_SUCCESS; r++) {
-        const struct dpt_cuda_message sent = {own, m->n, r, true},
-                                      received = {m->at + (size_t)r * m->n, m->n, r, false};
+        const struct dpt_cuda_message sent = {.at = (float *)(uintptr_t)own,
+                                              .n = m->n,
+                                              .rank = r,
+                                              .sends = true},
+                                      received = {
+                                          .at = m->at + (size_t)r * m->n, .n = m->n, .rank = r};
 
         if (r == link->rank - link->first)
             continue;

@@ -47,11 +47,13 @@ struct dpt_cuda_message {
     size_t n;
     int rank;
     bool sends;
+    const float *own; /* for gatherings: where this rank's slice is; NULL: in its place */
 };
 
 /* Enqueues the gathering of all ranks' slices of n floats each, which lie one after another from
- * `at` on; this rank's is there. count: so many of these, of which `rank` and `sends` are not read,
- * as one call. The same call, in the same order, on all ranks. Errors: RANK. */
+ * `at` on; this rank's is there, or is copied from `own`. count: so many of these, of which
+ * `rank` and `sends` are not read, as one call. The same call, in the same order, on all ranks.
+ * Errors: RANK. */
 enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link,
                                      const struct dpt_cuda_message *pieces, int count,
                                      CUstream stream, struct dpt_error *err);

@@ -48,8 +48,8 @@ struct dpt_cuda_program {
     const struct dpt_cuda_op *const *ops; /* dpt_cuda_ops, for the rows' own files */
 
     /* Device memory that others read and write. */
-    float *params; /* [arena] */
-    /* [arena + DPT_TENSOR_ALIGN]: followed by a tail of words, which no pass changes. */
+    float *params; /* [arena]; with spec.units two units' and the state (dpt_cuda_at) */
+    /* Likewise, and DPT_TENSOR_ALIGN more: a tail of words, which no pass changes. */
     float *gradient;
     struct dpt_cuda_control *control;
     struct dpt_cuda_state *state;
@@ -65,8 +65,7 @@ struct dpt_cuda_program {
     /* The program whose parameters, gradient, workspace and pinned memory this one shares (under
      * lock); itself: it has its own. */
     struct dpt_cuda_program *first;
-    int64_t
-        unsound; /* a float of the parameters that is not finite since the last refresh; -1: none */
+    int64_t unsound; /* a parameter that is not finite since the last refresh; -1: none */
     /* The programs of the other micro-batches that workers have in flight (program_passes.c). */
     struct dpt_cuda_program **others;
     int n_others;
@@ -535,6 +534,8 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p);
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
 /* The address of an offset in `gradients`; NULL for NONE. */
 void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place);
+/* Where a float of the canonical arena is in the program's parameters, or its gradient. */
+float *dpt_cuda_at(const struct dpt_cuda_program *p, float *arena, int64_t offset);
 /* Elements of a node's output, padding included; vectors of 16 bytes. */
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
 int64_t dpt_cuda_vectors(const struct dpt_cuda_program *p, int32_t node);

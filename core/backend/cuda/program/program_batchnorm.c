@@ -46,7 +46,7 @@ static int64_t statistics_bytes(const struct dpt_cuda_node_layout *f, int64_t mi
 
 static float *in_arena(const struct dpt_cuda_program *p, float *arena, int32_t tensor)
 {
-    return arena + dpt_cuda_tensor_of(p, tensor)->offset;
+    return dpt_cuda_at(p, arena, dpt_cuda_tensor_of(p, tensor)->offset);
 }
 
 static struct dpt_cuda_batchnorm_args args_of(const struct dpt_cuda_program *p, int32_t i)

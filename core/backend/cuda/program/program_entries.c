@@ -91,6 +91,20 @@ enum dpt_status dpt_cuda_add_op_kernel(struct dpt_cuda_program *p, int32_t node,
 
 /* --- where things are ------------------------------------------------------------------------- */
 
+float *dpt_cuda_at(const struct dpt_cuda_program *p, float *arena, int64_t offset)
+{
+    const int64_t floats = p->spec.graph->floats, window = dpt_program_window(&p->spec);
+    int k = 0;
+
+    if (p->spec.units == 0)
+        return arena + offset;
+    if (offset >= floats) /* the state, and the tail */
+        return arena + 2 * window + offset - floats;
+    while (offset >= (int64_t)p->spec.edge[k + 1])
+        k++;
+    return arena + k % 2 * window + offset - (int64_t)p->spec.edge[k];
+}
+
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
 {
     return p->lists->values + dpt_cuda_node_layout_of(p, dpt_cuda_node_layout_of(p, i)->tensor)->y;

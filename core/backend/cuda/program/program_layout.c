@@ -249,12 +249,12 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
 /* --- parameters ------------------------------------------------------------------------------- */
 
 /* For another stage's node only its placement counts, on which its plans depend. */
-static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
-                             struct dpt_cuda_memory_layout *memory_layout)
+static void place_range(const struct dpt_program_spec *spec, int64_t micro, int32_t first,
+                        int32_t last, struct dpt_cuda_memory_layout *memory_layout)
 {
     int64_t before[DPT_CUDA_REGIONS];
 
-    for (int32_t i = 1; i < spec->graph->n_nodes; i++) {
+    for (int32_t i = first; i < last; i++) {
         memcpy(before, memory_layout->bytes, sizeof before);
         if (memory_layout->node[i].live && spec->graph->nodes[i].weight >= 0)
             dpt_cuda_ops[spec->graph->nodes[i].op]->place(spec, memory_layout, micro, i);
@@ -263,11 +263,34 @@ static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
     }
 }
 
+/* Of units that do not follow one another, copies and gradients are never there at once. */
+static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
+                             struct dpt_cuda_memory_layout *memory_layout)
+{
+    static const enum dpt_cuda_region windows[] = {DPT_CUDA_COPIES, DPT_CUDA_DWEIGHTS};
+    int64_t *bytes = memory_layout->bytes, most[2] = {0};
+
+    if (spec->units == 0)
+        place_range(spec, micro, 1, spec->graph->n_nodes, memory_layout);
+    for (int pass = 0; pass < 2; pass++) /* the first one measures */
+        for (int k = 0; k < spec->units; k++) {
+            for (int w = 0; w < 2; w++)
+                bytes[windows[w]] = pass * (k % 2) * most[w];
+            place_range(spec, micro, spec->unit[k], spec->unit[k + 1], memory_layout);
+            for (int w = 0; w < 2 && pass == 0; w++)
+                most[w] = bytes[windows[w]] > most[w] ? bytes[windows[w]] : most[w];
+        }
+    for (int w = 0; w < 2 && spec->units > 0; w++)
+        bytes[windows[w]] = 2 * most[w];
+}
+
 static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
                          struct dpt_cuda_memory_layout *memory_layout)
 {
     const struct dpt_graph *graph = spec->graph;
-    const int64_t floats = graph->arena * (int64_t)sizeof(float);
+    const int64_t state = graph->arena - graph->floats;
+    const int64_t there = spec->units > 0 ? 2 * dpt_program_window(spec) : graph->floats;
+    const int64_t floats = (there + state) * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
     const int levels = spec->training ? dpt_cuda_levels((int32_t)sub_batches) : 0;

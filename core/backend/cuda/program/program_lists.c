@@ -275,16 +275,24 @@ out:
     return status;
 }
 
+/* The first node of backward of those whose gradients are there with node i's. */
+static int32_t last_beside(const struct dpt_cuda_program *p, int32_t i)
+{
+    int k = 0;
+
+    while (k + 1 < p->spec.units && i >= p->spec.unit[k + 1])
+        k++;
+    return p->spec.units > 0 ? p->spec.unit[k + 1] - 1 : p->spec.graph->n_nodes - 1;
+}
+
 /* Appends zeros for the gradients of frozen tensors, and for the gradients and state of layers on
  * which the output does not depend. Adjacent tensors, as those of a frozen body, are filled at
  * once. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
-    struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
-                                  .when = DPT_CUDA_WRITING,
-                                  .node = graph->n_nodes - 1,
-                                  .span = DPT_SPAN_LOSS};
+    struct dpt_cuda_entry fill = {
+        .what = DPT_CUDA_FILL, .when = DPT_CUDA_WRITING, .span = DPT_SPAN_LOSS};
     enum dpt_status status = DPT_OK;
 
     for (int32_t n = 0; n < 2 * graph->n_nodes; n++) {
@@ -294,24 +302,51 @@ static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *er
         const struct dpt_graph_node *node = &graph->nodes[i];
         const int32_t tensors[] = {state ? node->mean : node->weight,
                                    state ? node->variance : node->bias};
+        const int32_t at = state ? graph->n_nodes - 1 : last_beside(p, i);
 
         for (int k = 0; k < 2; k++) {
             const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
-            float *to = t == NULL ? NULL : p->gradient + t->offset;
+            float *to = t == NULL ? NULL : dpt_cuda_at(p, p->gradient, t->offset);
 
             if (t == NULL || (dpt_cuda_node_layout_of(p, i)->live && !t->frozen))
                 continue;
-            if (fill.bytes > 0 && to != (float *)fill.to + fill.bytes / (int64_t)sizeof *to) {
+            if (fill.bytes > 0 &&
+                (at != fill.node || to != (float *)fill.to + fill.bytes / (int64_t)sizeof *to)) {
                 DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
                 fill.bytes = 0;
             }
-            if (fill.bytes == 0)
+            if (fill.bytes == 0) {
                 fill.to = to;
+                fill.node = at;
+            }
             fill.bytes += (int64_t)dpt_round_up((size_t)t->count, sizeof *to) * (int64_t)sizeof *to;
         }
     }
     if (fill.bytes > 0)
         DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
+out:
+    return status;
+}
+
+/* Appends zeros behind a node's tensors, up to where others begin: with units the gradient of
+ * another one's was there. */
+static enum dpt_status add_gaps(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const int32_t tensors[] = {node->weight, node->bias};
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < 2; k++) {
+        const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
+        struct dpt_cuda_entry fill = {
+            .what = DPT_CUDA_FILL, .node = i, .span = dpt_span_node(i, DPT_PASS_WEIGHTS)};
+
+        if (t == NULL || t->count % DPT_TENSOR_ALIGN == 0)
+            continue;
+        fill.to = dpt_cuda_at(p, p->gradient, t->offset) + t->count;
+        fill.bytes = (DPT_TENSOR_ALIGN - t->count % DPT_TENSOR_ALIGN) * (int64_t)sizeof(float);
+        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
+    }
 out:
     return status;
 }
@@ -332,7 +367,7 @@ static enum dpt_status add_frozen(struct dpt_cuda_program *p, int32_t i, struct 
 
         if (tensors[k] < 0 || !dpt_cuda_tensor_of(p, tensors[k])->frozen)
             continue;
-        fill.to = p->gradient + dpt_cuda_tensor_of(p, tensors[k])->offset;
+        fill.to = dpt_cuda_at(p, p->gradient, dpt_cuda_tensor_of(p, tensors[k])->offset);
         fill.bytes = dpt_cuda_tensor_of(p, tensors[k])->count * (int64_t)sizeof(float);
         DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
     }
@@ -441,8 +476,11 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
     DPT_TRY(add_losses(p, err));
     if (p->spec.training)
         DPT_TRY(add_dead(p, err));
-    for (int32_t i = graph->n_nodes - 1; i > 0; i--)
+    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
         DPT_TRY(add_backward(p, i, err));
+        if (p->spec.units > 0)
+            DPT_TRY(add_gaps(p, i, err));
+    }
     if (p->spec.last > 0)
         DPT_TRY(drop_others(p, err));
     p->lists->bias_of_loss = find_bias_of_loss(p);

@@ -309,7 +309,7 @@ static enum dpt_status search_params(struct dpt_cuda_program *p, int32_t i, stru
         if (t != NULL)
             DPT_TRY(dpt_cuda_launch(
                 &p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_nonfinite_f32,
-                &(struct dpt_cuda_scan_args){.x = p->params + t->offset,
+                &(struct dpt_cuda_scan_args){.x = dpt_cuda_at(p, p->params, t->offset),
                                              .n = t->count,
                                              .found = p->lists->found + p->spec.graph->n_nodes + i},
                 err));

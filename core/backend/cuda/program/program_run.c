@@ -1,7 +1,7 @@
 /* Enqueues the lists of launches. */
 #include <string.h>
 
-#include "core/backend/cuda/program/program.h"
+#include "core/backend/cuda/program/program_stage.h"
 #include "core/base/memory.h"
 
 /* --- one launch ------------------------------------------------------------------------------- */
@@ -129,6 +129,27 @@ out:
     return status;
 }
 
+enum dpt_status dpt_cuda_enqueue_unit(struct dpt_cuda_program *p, bool back, int unit,
+                                      struct dpt_error *err)
+{
+    struct dpt_cuda_list *list =
+        &p->lists->list[back ? DPT_CUDA_BACKWARD_LIST : DPT_CUDA_FORWARD_LIST];
+    const int32_t *node = p->spec.unit + unit;
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < list->n; k++) {
+        struct dpt_cuda_entry *e = &list->entry[k];
+
+        if (e->node >= node[0] && e->node < node[1] && runs(e, true, false) &&
+            !(back && k == p->lists->bias_of_loss))
+            DPT_TRY(run_entry(p, e, false, err));
+    }
+    if (back)
+        DPT_TRY(dpt_cuda_enqueue_gradient(p, node[0], node[1], false, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_enqueue_samples(struct dpt_cuda_program *p,
                                          const struct dpt_cuda_samples *samples,
                                          struct dpt_error *err)
@@ -221,18 +242,25 @@ out:
 }
 
 /* Makes a layout kernel's entry convert those of a run's layouts that belong to nodes first …
- * last-1. Returns false if there are none. */
-static bool take_layouts(const struct dpt_cuda_lists *l, const struct dpt_cuda_layout_run *run,
-                         int32_t first, int32_t last, struct dpt_cuda_entry *e)
+ * last-1, of one unit if there are units. Returns false if there are none. */
+static bool take_layouts(const struct dpt_cuda_program *p, const struct dpt_cuda_layout_run *run,
+                         float *arena, int32_t first, int32_t last, struct dpt_cuda_entry *e)
 {
+    const struct dpt_cuda_lists *l = p->lists;
     struct dpt_cuda_layout_args *a = &e->args.layout;
-    int begin = run->first, end;
+    int begin = run->first, end, unit = 0;
 
     while (begin < run->first + run->n && l->layout_node[begin] < first)
         begin++;
     a->n = 0;
     a->blocks = a->total = 0;
     a->list = l->device_layouts + begin;
+    a->arena = arena;
+    while (unit + 1 < p->spec.units && first >= p->spec.unit[unit + 1])
+        unit++;
+    if (p->spec.units > 0) /* where the arena would begin of which only this unit is there */
+        a->arena = (float *)((uintptr_t)dpt_cuda_at(p, arena, (int64_t)p->spec.edge[unit]) -
+                             p->spec.edge[unit] * sizeof *arena);
     for (end = begin; end < run->first + run->n && l->layout_node[end] < last; end++)
         dpt_cuda_count_layout(run->kernel, &l->layouts[end], a);
     return begin < end;
@@ -249,7 +277,7 @@ enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t fi
     for (int kind = 0; kind < 2; kind++) {
         struct dpt_cuda_entry *e = &l->list[DPT_CUDA_GRADIENT_LIST].entry[kind];
 
-        if (!take_layouts(l, &l->back[kind], first, last, e))
+        if (!take_layouts(p, &l->back[kind], p->gradient, first, last, e))
             continue;
         e->args.layout.add = add;
         e->node = l->layout_node[e->args.layout.list - l->device_layouts];
@@ -266,8 +294,9 @@ enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, int32_t fir
 {
     struct dpt_cuda_entry *e = p->lists->list[DPT_CUDA_LAYOUTS].entry;
 
-    return take_layouts(p->lists, &p->lists->copied, first, last, e) ? run_entry(p, e, false, err)
-                                                                     : DPT_OK;
+    return take_layouts(p, &p->lists->copied, p->params, first, last, e)
+               ? run_entry(p, e, false, err)
+               : DPT_OK;
 }
 
 void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool weights)

@@ -108,8 +108,10 @@ static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i, struct
     struct dpt_cuda_entry entry;
 
     args.dy = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
-    args.dweight = p->gradient + dpt_cuda_tensor_of(p, node->weight)->offset;
-    args.dbias = node->bias >= 0 ? p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset : NULL;
+    args.dweight = dpt_cuda_at(p, p->gradient, dpt_cuda_tensor_of(p, node->weight)->offset);
+    args.dbias = node->bias >= 0
+                     ? dpt_cuda_at(p, p->gradient, dpt_cuda_tensor_of(p, node->bias)->offset)
+                     : NULL;
     args.chunks = (int32_t)cut.chunks;
     args.partial = p->lists->partial;
     args.counter = p->lists->counters;

@@ -1,6 +1,6 @@
 /*
- * program_stage: what whole steps take of the programs of a pipeline's stage: those of its
- * micro-batches in flight, and what crosses its edges.
+ * program_stage: what whole steps in passes take of programs: of a pipeline's stage those of its
+ * micro-batches in flight, and what crosses its edges; of a model in units the passes through one.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_STAGE_H
 #define DPT_BACKEND_CUDA_PROGRAM_STAGE_H
@@ -13,5 +13,10 @@ struct dpt_cuda_program *dpt_cuda_flight(const struct dpt_cuda_program *p, int f
  * there is no such edge, or nothing wants the gradient. */
 void *dpt_cuda_edge_of(const struct dpt_cuda_program *p, enum dpt_cuda_edge edge, bool gradient,
                        size_t *bytes);
+
+/* Enqueues a unit's training pass of whole steps forward, or back, after which its gradient is
+ * there. The loss is between the last one forward and the first one back. */
+enum dpt_status dpt_cuda_enqueue_unit(struct dpt_cuda_program *p, bool back, int unit,
+                                      struct dpt_error *err);
 
 #endif

@@ -90,7 +90,8 @@ static void *bias_of(const struct dpt_cuda_program *p, int32_t i)
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return f->bias == DPT_CUDA_NONE
-               ? (void *)(p->params + dpt_cuda_tensor_of(p, p->spec.graph->nodes[i].bias)->offset)
+               ? (void *)dpt_cuda_at(p, p->params,
+                                     dpt_cuda_tensor_of(p, p->spec.graph->nodes[i].bias)->offset)
                : dpt_cuda_copy(p, f->bias);
 }
 
@@ -107,8 +108,9 @@ static struct dpt_cuda_array_at weights_of(const struct dpt_cuda_program *p, int
     const int64_t element = p->lists->memory_layout.element;
 
     if (gradient ? f->straight : f->direct)
-        return (struct dpt_cuda_array_at){(gradient ? p->gradient : p->params) + tensor->offset,
-                                          tensor->count * floats};
+        return (struct dpt_cuda_array_at){
+            dpt_cuda_at(p, gradient ? p->gradient : p->params, tensor->offset),
+            tensor->count * floats};
     if (gradient)
         return (struct dpt_cuda_array_at){p->lists->dweights + f->dweight,
                                           elements * (is_dense(node) ? floats : element)};
@@ -242,7 +244,7 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
             .dy = dpt_cuda_gradient(p, f->dy),
             .y = f->relu ? dpt_cuda_value(p, i) : NULL,
             .dx = f->relu ? dpt_cuda_gradient(p, f->dz) : NULL,
-            .dbias = p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset,
+            .dbias = dpt_cuda_at(p, p->gradient, dpt_cuda_tensor_of(p, node->bias)->offset),
             .partial = f->relu ? p->lists->partial : p->lists->partial_aside,
             .counter = f->relu ? p->lists->counters : p->lists->counters_aside,
             .rows = (int64_t)p->micro * f->h * f->w,

@@ -35,6 +35,7 @@ static void steps_close(void *steps)
     dpt_cuda_steps_forget(s);
     dpt_cuda_tree_close(s);
     dpt_cuda_slices_close(s);
+    dpt_cuda_units_close(s);
     dpt_free(s->buckets);
     dpt_free(s->told);
     dpt_free(s->counts);
@@ -65,6 +66,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     DPT_TRY(dpt_cuda_buckets_open(s, err));
     DPT_TRY(dpt_cuda_slices_cut(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_units_open(s, err));
     DPT_TRY(dpt_cuda_slices_open(s, err));
     DPT_TRY(dpt_cuda_tree_open(s, err));
     DPT_TRY(dpt_cuda_sums_open(s, err));
@@ -172,6 +174,59 @@ static bool all_finite(const float *x, int64_t n)
     return sum == 0;
 }
 
+/* The floats of an arena that each rank has: with units those behind them. */
+static int64_t first_whole(const struct dpt_cuda_steps *s)
+{
+    return s->units != NULL ? s->p->spec.graph->floats : 0;
+}
+
+static enum dpt_status put_params(struct dpt_cuda_steps *s, const float *params,
+                                  struct dpt_error *err)
+{
+    const int64_t first = first_whole(s);
+    enum dpt_status status = DPT_OK;
+
+    if (s->units != NULL)
+        DPT_TRY(dpt_cuda_slices_put(s, s->units->params, params, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, dpt_cuda_at(s->p, s->p->params, first), params + first,
+                                  (size_t)(s->p->spec.graph->arena - first) * sizeof *params, err));
+out:
+    return status;
+}
+
+static enum dpt_status get_params(struct dpt_cuda_steps *s, bool own, float *params,
+                                  struct dpt_error *err)
+{
+    const int64_t first = first_whole(s);
+    enum dpt_status status = DPT_OK;
+
+    if (s->units != NULL)
+        DPT_TRY(dpt_cuda_slices_get(s, s->units->params, 0, own, params, err));
+    DPT_TRY(dpt_cuda_steps_download(s, params + first, dpt_cuda_at(s->p, s->p->params, first),
+                                    (size_t)(s->p->spec.graph->arena - first) * sizeof *params,
+                                    err));
+out:
+    return status;
+}
+
+static enum dpt_status get_gradient(struct dpt_cuda_steps *s, float *gradient,
+                                    struct dpt_error *err)
+{
+    const int64_t first = first_whole(s), n = s->p->spec.graph->arena + DPT_TENSOR_ALIGN - first;
+    enum dpt_status status = DPT_OK;
+
+    if (s->units != NULL) {
+        DPT_TRY(dpt_cuda_slices_get(s, s->units->gradient, s->units->rest, false, gradient, err));
+    } else if (s->spec.shards) {
+        DPT_TRY(dpt_cuda_slices_gather(s, s->p->gradient, s->p->ctx.sums, err));
+        DPT_TRY(wait_for_all(s, err));
+    }
+    DPT_TRY(dpt_cuda_steps_download(s, gradient + first, dpt_cuda_at(s->p, s->p->gradient, first),
+                                    (size_t)n * sizeof *gradient, err));
+out:
+    return status;
+}
+
 static enum dpt_status steps_put(void *steps, const float *params, float *const *slot,
                                  const struct dpt_loss_scale *scale, struct dpt_error *err)
 {
@@ -185,9 +240,9 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(launch_held(s, false, err));
     DPT_TRY(wait_for_all(s, err));
-    DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
+    DPT_TRY(put_params(s, params, err));
     for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
-        DPT_TRY(s->spec.shards ? dpt_cuda_slices_put(s, k, slot[k], err)
+        DPT_TRY(s->spec.shards ? dpt_cuda_slices_put(s, s->slot[k], slot[k], err)
                                : dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
     *s->reported = (struct dpt_cuda_state){.loss_scale = scale->scale,
                                            .good = scale->good,
@@ -196,7 +251,8 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
     DPT_TRY(dpt_cuda_to_device(ctx, s->p->state, s->reported, sizeof *s->reported, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    DPT_TRY(s->units != NULL ? dpt_cuda_units_updated(s, err)
+                             : dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
     DPT_TRY(dpt_cuda_await_stream(ctx, ctx->compute, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
@@ -206,26 +262,19 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
                                  struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
-    const struct dpt_graph *g = s->p->spec.graph;
-    const size_t bytes = (size_t)g->floats * sizeof(float),
-                 arena = (size_t)g->arena * sizeof(float);
+    const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(launch_deferred(s, err));
     DPT_TRY(wait_for_all(s, err));
     if (params != NULL)
-        DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, arena, err));
+        DPT_TRY(get_params(s, slot == NULL, params, err));
     for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
-        DPT_TRY(s->spec.shards ? dpt_cuda_slices_get(s, k, slot[k], err)
+        DPT_TRY(s->spec.shards ? dpt_cuda_slices_get(s, s->slot[k], 0, false, slot[k], err)
                                : dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
-    if (gradient != NULL && s->spec.shards) {
-        DPT_TRY(dpt_cuda_slices_gather(s, s->p->gradient, s->p->ctx.sums, err));
-        DPT_TRY(wait_for_all(s, err));
-    }
     if (gradient != NULL)
-        DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
-                                        arena + DPT_TENSOR_ALIGN * sizeof(float), err));
+        DPT_TRY(get_gradient(s, gradient, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "fetching the parameters", err);
 }
@@ -319,13 +368,27 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     s->staging_buffer = which;
     s->micros = micros;
     DPT_TRY(write_batches(s, seed, step, err));
-    if (dpt_cuda_steps_staged(s))
+    if (dpt_cuda_steps_in_passes(s))
         DPT_TRY(dpt_cuda_stages_begin(s, err));
     else if (s->spec.reduces && (micros > 0 || !s->spec.round_robin))
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, 1, err));
     s->deferred = !s->spec.reduces;
 out:
     return dpt_cuda_steps_prefix_error(status, "computing a step", err);
+}
+
+static enum dpt_status steps_pass(void *steps, const struct dpt_steps_pass *pass,
+                                  struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(s->units != NULL ? dpt_cuda_units_pass(s, pass, err)
+                             : dpt_cuda_stages_pass(s, pass, err));
+out:
+    return dpt_cuda_steps_prefix_error(
+        status, s->units != NULL ? "computing a unit" : "computing a stage", err);
 }
 
 /* A rank has one gradient, which it computes anew when the others have what they need of it. */
@@ -366,6 +429,8 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
     DPT_TRY(dpt_cuda_steps_apart(s) ? dpt_cuda_slices_update(s, err) : launch_or_hold(s, err));
+    if (s->units != NULL)
+        DPT_TRY(dpt_cuda_units_updated(s, err));
     s->deferred = false;
 out:
     return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
@@ -419,7 +484,9 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .divide = dpt_cuda_steps_divide,
     .compute = steps_compute,
     .next = steps_next,
-    .pass = dpt_cuda_steps_pass,
+    .pass = steps_pass,
+    .gather = dpt_cuda_steps_gather,
+    .weights = dpt_cuda_steps_weights,
     .parts = dpt_cuda_steps_parts,
     .part = dpt_cuda_steps_part,
     .buckets = dpt_cuda_steps_buckets,

@@ -21,7 +21,8 @@
  * micro-batches has a graph for the first, one for the last with what follows it, and one for all
  * others, and what depends on the staging buffer is launched before each (DPT_CUDA_MANY).
  * A pipeline's stage has one graph forward and one back for each micro-batch in flight
- * (steps_stages.c).
+ * (steps_stages.c), and a model of whose weights ranks keep slices one of each for a unit
+ * (steps_units.c).
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
@@ -39,8 +40,8 @@ enum {
     DPT_CUDA_NORM = 2,
     DPT_CUDA_UPDATE = 4,
     DPT_CUDA_DERIVE = 8,
-    DPT_CUDA_STAGE_FORWARD = 16, /* of a micro-batch in flight */
-    DPT_CUDA_STAGE_BACK = 32
+    DPT_CUDA_PASS_FORWARD = 16, /* of a stage's micro-batch in flight, or through a unit */
+    DPT_CUDA_PASS_BACK = 32
 };
 
 /* From so many micro-batches of a rank on, graphs have one each: one of all of them would have as
@@ -81,7 +82,7 @@ struct dpt_cuda_staging_buffer {
 
 struct dpt_cuda_replay {
     int staging_buffer, steps; /* the first step's; how many there are */
-    /* Of a single micro-batch, without its samples, or of a stage's flight; else -1. */
+    /* Of a single micro-batch, without its samples, of a stage's flight, or of a unit; else -1. */
     int32_t only;
     int32_t micros;
     int32_t first, all; /* as in dpt_cuda_tree; else 0 */
@@ -100,11 +101,24 @@ struct dpt_cuda_bucket {
 };
 
 /* A piece of the arena, of which linked ranks have a slice of `width` floats each, one after
- * another from `first` on. Its gradient is summed as soon as a bucket is ready. at: where the
- * optimizer's state of this rank's slice lies in a slot that is divided. */
+ * another from `first` on; those from `end` on are none of its. Its gradient is summed as soon as a
+ * bucket is ready; with units bucket k + 1 is unit k, and the first one what lies behind them. at:
+ * where the optimizer's state of this rank's slice lies in a slot that is divided. */
 struct dpt_cuda_slices {
     int bucket;
-    int64_t first, width, at;
+    int64_t first, end, width, at;
+};
+
+/* What steps need that go unit by unit (steps_units.c). */
+struct dpt_cuda_units {
+    float *params;   /* this rank's slices of the weights, as in a slot */
+    float *gradient; /* and of the gradient's sum, each with room for the rest of a chunk */
+    int64_t rest;    /* that room, in floats */
+    int computed;    /* the unit whose gradient is to be summed next; -1: there is none */
+    /* Of the two windows: whose weights are there, or -1; the events that they are, that the pass
+     * has ended that read them, and that the gradient there has been summed. */
+    int there[2];
+    CUevent gathered[2], passed[2], summed[2];
 };
 
 /* What sums along the tree need (steps_tree.c). */
@@ -162,6 +176,7 @@ struct dpt_cuda_steps {
 
     /* The pieces that linked ranks sum in slices, from the arena's end on (steps_slices.c). */
     struct dpt_cuda_slices *pieces;
+    size_t piece_room;
     int n_pieces;
     int64_t widest;      /* floats of the widest slice */
     int64_t slot_floats; /* of each slot on this device */
@@ -178,6 +193,7 @@ struct dpt_cuda_steps {
     struct dpt_cuda_message *gathers; /* [n_pieces]: room for those of an arena */
 
     struct dpt_cuda_message unsent; /* of a stage, for a neighbour; n 0: there is none */
+    struct dpt_cuda_units *units;   /* NULL: each rank has all weights */
 
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
@@ -221,6 +237,18 @@ static inline bool dpt_cuda_steps_staged(const struct dpt_cuda_steps *s)
     return s->spec.stages > 1;
 }
 
+/* Whether a step is enqueued pass by pass, each followed or begun by messages. */
+static inline bool dpt_cuda_steps_in_passes(const struct dpt_cuda_steps *s)
+{
+    return dpt_cuda_steps_staged(s) || s->p->spec.units > 0;
+}
+
+/* The words after the gradient. */
+static inline float *dpt_cuda_steps_tail(const struct dpt_cuda_steps *s)
+{
+    return dpt_cuda_at(s->p, s->p->gradient, s->p->spec.graph->arena);
+}
+
 /* Whether this rank has the model's outputs, and so the loss and the tail. */
 static inline bool dpt_cuda_steps_ends(const struct dpt_cuda_steps *s)
 {
@@ -240,6 +268,26 @@ static inline enum dpt_cuda_shared dpt_cuda_steps_shared(const struct dpt_cuda_s
     return !dpt_cuda_steps_apart(s) ? DPT_CUDA_SHARED_NOT
            : s->spec.tree           ? DPT_CUDA_SHARED_CHUNKS
                                     : DPT_CUDA_SHARED_SUM;
+}
+
+/* Where an arena would begin of which float `first` is at `at`. */
+static inline float *dpt_cuda_begin_of(float *at, int64_t first)
+{
+    return (float *)((uintptr_t)at - (uintptr_t)first * sizeof *at);
+}
+
+/* Where the program's arena would begin that has a piece there. */
+static inline float *dpt_cuda_arena_of(const struct dpt_cuda_steps *s, float *arena,
+                                       const struct dpt_cuda_slices *piece)
+{
+    return dpt_cuda_begin_of(dpt_cuda_at(s->p, arena, piece->first), piece->first);
+}
+
+/* With units: where this rank has the sum of the gradient's slice of a piece. */
+static inline float *dpt_cuda_slices_sum_at(const struct dpt_cuda_steps *s,
+                                            const struct dpt_cuda_slices *piece)
+{
+    return s->units->gradient + piece->at + (piece - s->pieces) * s->units->rest;
 }
 
 /* Where float `first` of an arena would be at 0, of which only those of a piece are there. */
@@ -311,21 +359,39 @@ enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct
 enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* Of ranks apart: enqueues the update, of which each makes a part. */
 enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* With shards: copy a slot, of which each rank has a part, to and from the device, and give all
+/* With shards: copy an arena of which each rank has slices on the device, `rest` floats apart, to
+ * and from there; the second one is collective, unless `own` slices alone are wanted. And give all
  * ranks the sum of the gradient. */
-enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, int k, const float *slot,
+enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, float *slices, const float *arena,
                                     struct dpt_error *err);
-enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot,
-                                    struct dpt_error *err);
+enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, const float *slices, int64_t rest,
+                                    bool own, float *arena, struct dpt_error *err);
 enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
                                        struct dpt_error *err);
 
 /* --- steps_stages.c --------------------------------------------------------------------------- */
 
-/* Begins a step of a stage, whose samples are in s->staging_buffer. */
+/* Begins a step in passes, whose samples are in s->staging_buffer. */
 enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error *err);
-enum dpt_status dpt_cuda_steps_pass(void *steps, const struct dpt_steps_pass *pass,
+/* After its last pass, or a round's: all of the gradient that is summed by buckets is there, and
+ * the host may fill the staging buffer again. */
+enum dpt_status dpt_cuda_stages_end(struct dpt_cuda_steps *s, struct dpt_error *err);
+enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                     struct dpt_error *err);
+
+/* --- steps_units.c ---------------------------------------------------------------------------- */
+
+/* Does nothing without units; else once slices are cut. */
+enum dpt_status dpt_cuda_units_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+void dpt_cuda_units_close(struct dpt_cuda_steps *s);
+enum dpt_status dpt_cuda_units_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
                                     struct dpt_error *err);
+/* Enqueues the sum of the gradient that the last pass gave, so that it can be read before. */
+enum dpt_status dpt_cuda_units_sum(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* The slices have other weights from here on. */
+enum dpt_status dpt_cuda_units_updated(struct dpt_cuda_steps *s, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_gather(void *steps, int unit, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_weights(void *steps, int unit, float *params, struct dpt_error *err);
 
 /* --- steps_sums.c ----------------------------------------------------------------------------- */
 

@@ -106,7 +106,9 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
     if (!s->spec.reduces)
         return DPT_OK;
     DPT_TRY(DPT_ALLOCATE(s->buckets, (size_t)g->n_nodes + 1, "the gradient's parts", err));
-    s->n_buckets = cut_arena(g, start_of(g), s->spec.bucket, s->buckets);
+    s->buckets[0] =
+        (struct dpt_cuda_bucket){.first = g->floats, .last = g->arena, .end = g->n_nodes};
+    s->n_buckets = s->p->spec.units > 0 ? 1 : cut_arena(g, start_of(g), s->spec.bucket, s->buckets);
     if (s->spec.link == NULL)
         DPT_TRY(hold_staging(s, err));
     for (int i = 0; i < s->n_buckets; i++) {

@@ -62,7 +62,7 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
 {
     const struct dpt_graph *g = s->p->spec.graph;
     const bool cut = last && s->n_buckets > 0, tree = s->tree != NULL;
-    float *tail = last || tree ? s->p->gradient + g->arena : NULL;
+    float *tail = last || tree ? dpt_cuda_steps_tail(s) : NULL;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_FORWARD_LIST, true, add, err));
@@ -97,6 +97,24 @@ out:
     return status;
 }
 
+/* Enqueues the pass through a unit whose weights are there. Back through the last one comes at once
+ * after forward, by what was derived for that. */
+static enum dpt_status enqueue_unit(struct dpt_cuda_steps *s, bool back, int unit,
+                                    struct dpt_error *err)
+{
+    const int32_t *node = s->p->spec.unit + unit;
+    const bool turns = back && unit == s->p->spec.units - 1;
+    enum dpt_status status = DPT_OK;
+
+    if (turns)
+        DPT_TRY(dpt_cuda_enqueue_loss(s->p, false, dpt_cuda_steps_tail(s), err));
+    else
+        DPT_TRY(dpt_cuda_enqueue_layouts(s->p, node[0], node[1], err));
+    DPT_TRY(dpt_cuda_enqueue_unit(s->p, back, unit, err));
+out:
+    return status;
+}
+
 /* A rank without micro-batches in this step contributes zeros. */
 static enum dpt_status enqueue_zeros(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
@@ -117,14 +135,15 @@ static struct dpt_cuda_norm_args norm_of(const struct dpt_cuda_steps *s, bool co
     const int64_t floats = p->spec.graph->floats;
 
     return (struct dpt_cuda_norm_args){
-        .gradient = p->gradient,
-        .tail = p->gradient + p->spec.graph->arena,
+        .gradient = s->units != NULL ? s->units->gradient : p->gradient,
+        .statistics = dpt_cuda_at(p, p->gradient, floats),
+        .tail = dpt_cuda_steps_tail(s),
         .sums = true,
         .rates = s->step_rates,
         .state = p->state,
         .partial = s->partial,
         .counter = s->counter,
-        .n = floats,
+        .n = s->units != NULL ? s->slot_floats + s->n_pieces * s->units->rest : floats,
         .state_n = p->spec.graph->arena - floats,
         .copies = computed && s->chunk == NULL ? s->gradients : (struct dpt_cuda_copies){0},
         .chunk = s->chunk,
@@ -156,14 +175,19 @@ out:
     return status;
 }
 
-/* piece: of which this rank updates its slice; NULL: it updates everything. */
+/* piece: of which this rank updates its slice; NULL: it updates everything, with units the state
+ * alone. */
 static enum dpt_status enqueue_rule(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
                                     struct dpt_error *err)
 {
     const struct dpt_cuda_program *p = s->p;
     const int64_t floats = p->spec.graph->floats, arena = p->spec.graph->arena;
-    const int64_t first = piece != NULL ? piece->first + s->spec.rank * piece->width : 0;
-    const int64_t end = piece != NULL ? first + piece->width : arena;
+    const int64_t first = piece != NULL      ? piece->first + s->spec.rank * piece->width
+                          : s->units != NULL ? floats
+                                             : 0;
+    const int64_t end = piece == NULL                       ? arena
+                        : first + piece->width < piece->end ? first + piece->width
+                                                            : piece->end;
     const int own = s->spec.rule.slots - (s->spec.average > 0);
     float *slot[DPT_MAX_SLOTS];
     struct dpt_cuda_update_args update = {
@@ -174,18 +198,25 @@ static enum dpt_status enqueue_rule(struct dpt_cuda_steps *s, const struct dpt_c
         .state = p->state,
         .running = s->running,
         .whole = s->spec.whole,
-        .tail = p->gradient + arena,
+        .tail = dpt_cuda_steps_tail(s),
         .n = floats,
         .state_n = arena - floats,
         .first = first,
         .end = end < arena ? end : arena,
-        .copies = piece == NULL ? s->copies : (struct dpt_cuda_copies){0},
+        .copies = piece == NULL && s->units == NULL ? s->copies : (struct dpt_cuda_copies){0},
         .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
     };
     enum dpt_status status = DPT_OK;
 
     if (update.end <= first)
         return DPT_OK;
+    if (s->units != NULL && piece != NULL) {
+        update.params = dpt_cuda_shifted(s->units->params, piece, first);
+        update.gradient = dpt_cuda_begin_of(dpt_cuda_slices_sum_at(s, piece), first);
+    } else if (s->units != NULL) {
+        update.params = dpt_cuda_begin_of(dpt_cuda_at(p, p->params, floats), floats);
+        update.gradient = dpt_cuda_begin_of(dpt_cuda_at(p, p->gradient, floats), floats);
+    }
     for (int k = 0; k < s->spec.rule.slots; k++)
         slot[k] = piece != NULL ? dpt_cuda_shifted(s->slot[k], piece, first) : s->slot[k];
     for (int k = 0; k < own && k < 2; k++)
@@ -210,8 +241,8 @@ out:
 static enum dpt_status enqueue_shown_norm(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_program *p = s->p;
-    const struct dpt_cuda_shown_args args = {s->partial, p->gradient + p->spec.graph->arena,
-                                             &p->state->shown, s->chunks};
+    const struct dpt_cuda_shown_args args = {s->partial, dpt_cuda_steps_tail(s), &p->state->shown,
+                                             s->chunks};
     enum dpt_status status = DPT_OK;
     CUstream aside;
 
@@ -233,10 +264,11 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     if (dpt_cuda_steps_apart(s))
         DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm_decide, &norm, DPT_SPAN_NORM, err));
     DPT_TRY(enqueue_shown_norm(s, err));
-    if (!s->spec.shards)
+    if (!s->spec.shards || s->units != NULL)
         DPT_TRY(enqueue_rule(s, NULL, err));
     for (int i = 0; i < s->n_pieces && s->spec.shards; i++)
-        DPT_TRY(enqueue_rule(s, &s->pieces[i], err));
+        if (s->units == NULL || s->pieces[i].bucket > 0)
+            DPT_TRY(enqueue_rule(s, &s->pieces[i], err));
     DPT_TRY(dpt_cuda_branches_join(s->p, err));
 out:
     dpt_cuda_branches_drop(s->p);
@@ -251,9 +283,9 @@ static bool is_last(const struct dpt_cuda_steps *s, int32_t m)
     return s->spec.round_robin || m == s->micros - 1;
 }
 
-/* only: the flight of a stage; or the micro-batch of which alone the passes are enqueued,
- * without its samples; the last one's are followed by all that comes after them. ALL: the whole
- * step. */
+/* only: the flight of a stage, or a unit; or the micro-batch of which alone the passes are
+ * enqueued, without its samples; the last one's are followed by all that comes after them. ALL:
+ * the whole step. */
 static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
                                     struct dpt_error *err)
 {
@@ -284,8 +316,9 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
         DPT_TRY(enqueue_norm(s, computes && s->micros > 0, err));
     if (parts & DPT_CUDA_UPDATE)
         DPT_TRY(enqueue_update(s, err));
-    if (parts & (DPT_CUDA_STAGE_FORWARD | DPT_CUDA_STAGE_BACK))
-        DPT_TRY(enqueue_stage(s, parts & DPT_CUDA_STAGE_BACK, only, err));
+    if (parts & (DPT_CUDA_PASS_FORWARD | DPT_CUDA_PASS_BACK))
+        DPT_TRY(s->units != NULL ? enqueue_unit(s, parts & DPT_CUDA_PASS_BACK, only, err)
+                                 : enqueue_stage(s, parts & DPT_CUDA_PASS_BACK, only, err));
     if (parts & DPT_CUDA_DERIVE)
         DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
@@ -320,20 +353,26 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const size_t words = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    const size_t words = (size_t)(dpt_cuda_steps_tail(s) - s->p->gradient) + DPT_TENSOR_ALIGN;
+    const int units = s->p->spec.units;
     enum dpt_status status = DPT_OK;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    if (units > 0)
+        DPT_TRY(enqueue_samples(s, s->p, 0, false, err));
+    else
+        DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
+    for (int k = 0; k < 2 * units; k++)
+        DPT_TRY(enqueue_unit(s, k >= units, k < units ? k : 2 * units - 1 - k, err));
     for (int k = 0; k <= s->p->n_others && dpt_cuda_steps_staged(s); k++) {
         DPT_TRY(enqueue_samples(s, dpt_cuda_flight(s->p, k), 0, false, err));
         DPT_TRY(enqueue_stage(s, false, k, err));
         DPT_TRY(enqueue_stage(s, true, k, err));
     }
     /* The libraries may use other kernels if they add to what is there. */
-    for (int add = 0; add <= (s->spec.micros > 1 && s->tree == NULL) && !dpt_cuda_steps_staged(s);
-         add++) {
+    for (int add = 0;
+         add <= (s->spec.micros > 1 && s->tree == NULL) && !dpt_cuda_steps_in_passes(s); add++) {
         DPT_TRY(enqueue_samples(s, s->p, 0, false, err));
         DPT_TRY(enqueue_passes(s, add, false, false, err));
     }

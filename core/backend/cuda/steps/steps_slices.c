@@ -17,8 +17,11 @@
  * rank keeps the optimizer's state of its slices only, updates these, and the weights are gathered.
  * The tail comes to all ranks by a sum to which only the rank that has it gives anything. The norm
  * is added up from the ranks' parts. So it is from those of a pipeline's stages, of which the last
- * one has the tail. Along the tree a chunk is added up by the rank in whose slice
- * it begins, which gets the rest of it from those that have it, and all get all chunks' sums.
+ * one has the tail. Along the tree a chunk is added up by the rank in whose slice it begins, which
+ * gets the rest of it from those that have it, and all get all chunks' sums.
+ *
+ * With units of the weights (steps_units.c) each is cut into pieces of its own, for which its
+ * window has room; so is what lies behind them, the state and the tail, which all ranks get.
  *
  * Outside of steps the host has the whole state, so checkpoints are those of a run without shards.
  */
@@ -47,32 +50,50 @@ static int64_t all_chunks(const struct dpt_cuda_steps *s)
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* Cuts from `top` down to `low`, between which lie so many slices. */
+static enum dpt_status cut_range(struct dpt_cuda_steps *s, int bucket, int64_t low, int64_t top,
+                                 int64_t end, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t unit = (int64_t)DPT_TENSOR_ALIGN * s->spec.ranks;
     const int64_t most = round_up(DPT_CUDA_SUMMED / (int64_t)sizeof(float), unit);
+
+    while (top > low) {
+        const int64_t n = smaller(top - low, most), width = n / s->spec.ranks;
+        const struct dpt_cuda_slices *before = s->n_pieces > 0 ? &s->pieces[s->n_pieces - 1] : NULL;
+        const int64_t at = before != NULL ? before->at + before->width : 0;
+
+        DPT_GROW(s->pieces, &s->piece_room, (size_t)s->n_pieces + 1, "the gradient's parts", err);
+        top -= n;
+        s->pieces[s->n_pieces++] = (struct dpt_cuda_slices){
+            .bucket = bucket, .first = top, .end = smaller(top + n, end), .width = width, .at = at};
+        s->widest = width > s->widest ? width : s->widest;
+        s->slot_floats = s->spec.shards ? at + width : s->slot_floats;
+    }
+out:
+    return status;
+}
+
+static enum dpt_status cut_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t unit = (int64_t)DPT_TENSOR_ALIGN * s->spec.ranks;
     const int64_t end = s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
     const int64_t start = s->buckets[s->n_buckets - 1].first;
-    int64_t top = start + round_up(end - start, unit), at = 0;
-    size_t room = 0;
+    const size_t *edge = s->p->spec.edge;
+    int64_t top = start + round_up(end - start, unit);
 
     for (int i = 0; i < s->n_buckets; i++) {
-        const int64_t ready = top - s->buckets[i].first;
-        const int64_t low = top - ready / unit * unit;
+        const int64_t low = top - (top - s->buckets[i].first) / unit * unit;
 
-        while (top > low) {
-            const int64_t n = smaller(top - low, most), width = n / s->spec.ranks;
-
-            DPT_GROW(s->pieces, &room, (size_t)s->n_pieces + 1, "the gradient's parts", err);
-            top -= n;
-            s->pieces[s->n_pieces++] =
-                (struct dpt_cuda_slices){.bucket = i, .first = top, .width = width, .at = at};
-            at += width;
-            s->widest = width > s->widest ? width : s->widest;
-        }
+        DPT_TRY(cut_range(s, i, low, top, end, err));
+        top = low;
     }
-    s->slot_floats = s->spec.shards ? at : s->slot_floats;
+    for (int k = s->p->spec.units - 1; k >= 0; k--) {
+        const int64_t first = (int64_t)edge[k], last = (int64_t)edge[k + 1];
+
+        DPT_TRY(cut_range(s, k + 1, first, first + round_up(last - first, unit), last, err));
+    }
 out:
     return status;
 }
@@ -107,12 +128,26 @@ static int owner_of(const struct dpt_cuda_steps *s, int64_t at, int64_t *end)
     while (i > 0 && at >= s->pieces[i - 1].first)
         i--;
     rank = (int)((at - s->pieces[i].first) / s->pieces[i].width);
-    *end = s->pieces[i].first + (rank + 1) * s->pieces[i].width;
+    *end = smaller(s->pieces[i].first + (rank + 1) * s->pieces[i].width, s->pieces[i].end);
     return rank;
 }
 
-static enum dpt_status add_message(struct dpt_cuda_steps *s, int64_t at, int64_t n, int from,
-                                   int to, struct dpt_error *err)
+/* Where this rank has float `at` of the gradient's sum, of a slice of its own. */
+static float *sum_at(const struct dpt_cuda_steps *s, int64_t at)
+{
+    int i = s->n_pieces - 1;
+
+    if (s->units == NULL)
+        return s->p->gradient + at;
+    while (i > 0 && at >= s->pieces[i - 1].first)
+        i--;
+    return dpt_cuda_slices_sum_at(s, &s->pieces[i]) + at - s->pieces[i].first -
+           s->spec.rank * s->pieces[i].width;
+}
+
+/* Of a chunk that begins at `begin`; it is gathered behind that. */
+static enum dpt_status add_message(struct dpt_cuda_steps *s, int64_t begin, int64_t at, int64_t n,
+                                   int from, int to, struct dpt_error *err)
 {
     const int own = s->spec.rank;
     enum dpt_status status = DPT_OK;
@@ -120,8 +155,11 @@ static enum dpt_status add_message(struct dpt_cuda_steps *s, int64_t at, int64_t
     if (from == to || (own != from && own != to))
         return DPT_OK;
     DPT_GROW(s->shared, &s->shared_room, (size_t)s->n_shared + 1, "the norms' chunks", err);
-    s->shared[s->n_shared++] = (struct dpt_cuda_message){s->p->gradient + at, (size_t)n,
-                                                         own == from ? to : from, own == from};
+    s->shared[s->n_shared++] =
+        (struct dpt_cuda_message){.at = own == from ? sum_at(s, at) : sum_at(s, begin) + at - begin,
+                                  .n = (size_t)n,
+                                  .rank = own == from ? to : from,
+                                  .sends = own == from};
 out:
     return status;
 }
@@ -142,11 +180,11 @@ static enum dpt_status list_chunk(struct dpt_cuda_steps *s, int64_t k, int64_t b
         if (at == begin)
             first = owner;
         if (whole && owner >= 0)
-            DPT_TRY(add_message(s, at, next - at, owner, first, err));
+            DPT_TRY(add_message(s, begin, at, next - at, owner, first, err));
         if (owner != s->spec.rank || (whole && at > begin))
             continue;
         list[s->listed] = (struct dpt_cuda_chunk){
-            .begin = at,
+            .begin = s->units != NULL ? sum_at(s, at) - s->units->gradient : at,
             .n = (int32_t)((whole ? end : next) - at),
             .number = (int32_t)(whole ? k : s->listed),
         };
@@ -228,16 +266,16 @@ enum dpt_status dpt_cuda_slices_sum(struct dpt_cuda_steps *s, int bucket, struct
 
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
-        const struct dpt_cuda_message all = {.at = s->p->gradient + piece->first,
-                                             .n = (size_t)piece->width};
+        struct dpt_cuda_message all = {.n = (size_t)piece->width};
 
         if (piece->bucket != bucket)
             continue;
+        all.at = dpt_cuda_arena_of(s, s->p->gradient, piece) + piece->first;
         if (s->tree != NULL)
             DPT_TRY(dpt_cuda_tree_sum(s, piece, err));
         else
             DPT_TRY(dpt_cuda_link_scatter(s->spec.link, all.at, all.n, sums, err));
-        if (!s->spec.shards)
+        if (!s->spec.shards || (s->units != NULL && bucket == 0))
             DPT_TRY(dpt_cuda_link_gather(s->spec.link, &all, 1, sums, err));
     }
 out:
@@ -248,7 +286,7 @@ enum dpt_status dpt_cuda_slices_end(struct dpt_cuda_steps *s, struct dpt_error *
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t arena = s->p->spec.graph->arena;
-    float *tail = s->p->gradient + arena;
+    float *tail = dpt_cuda_steps_tail(s);
     enum dpt_status status = DPT_OK;
     int64_t end;
     const int owner = s->spec.shards ? owner_of(s, arena, &end) : 0;
@@ -277,17 +315,18 @@ enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_erro
     DPT_TRY(dpt_cuda_link_sum_doubles(s->spec.link, s->partial + first,
                                       (size_t)(s->chunks + 2 - first), stream, err));
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
-    if (s->spec.shards)
-        DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
-    if (s->spec.shards && s->copies.bytes > 0)
+    if (!s->spec.shards || s->units != NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
+    if (s->copies.bytes > 0)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
 out:
     return status;
 }
 
-/* --- the optimizer's state -------------------------------------------------------------------- */
+/* --- arenas in slices ------------------------------------------------------------------------- */
 
-enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, int k, const float *slot,
+enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, float *slices, const float *arena,
                                     struct dpt_error *err)
 {
     const int64_t floats = s->p->spec.graph->floats;
@@ -296,19 +335,19 @@ enum dpt_status dpt_cuda_slices_put(struct dpt_cuda_steps *s, int k, const float
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
         const int64_t first = piece->first + s->spec.rank * piece->width;
-        const int64_t n = smaller(piece->width, floats - first);
+        const int64_t n = smaller(piece->width, smaller(piece->end, floats) - first);
 
         if (n > 0)
-            DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k] + piece->at, slot + first,
-                                          (size_t)n * sizeof *slot, err));
+            DPT_TRY(dpt_cuda_steps_upload(s, slices + piece->at, arena + first,
+                                          (size_t)n * sizeof *arena, err));
     }
 out:
     return status;
 }
 
 /* What no rank owns does not learn, and stays as the host has it. */
-enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot,
-                                    struct dpt_error *err)
+enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, const float *slices, int64_t rest,
+                                    bool own, float *arena, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t floats = s->p->spec.graph->floats;
@@ -316,18 +355,23 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, int k, float *slot
 
     for (int i = 0; i < s->n_pieces; i++) {
         const struct dpt_cuda_slices *piece = &s->pieces[i];
-        const int64_t n = smaller(piece->width * s->spec.ranks, floats - piece->first);
-        const struct dpt_cuda_message all = {.at = s->gathered, .n = (size_t)piece->width};
-        const float *own = s->gathered + s->spec.rank * piece->width;
+        const int64_t width = piece->width, all = own ? width : width * s->spec.ranks;
+        const int64_t first = piece->first + (own ? s->spec.rank * width : 0);
+        const int64_t n = smaller(all, smaller(piece->end, floats) - first);
+        const struct dpt_cuda_message gathered = {.at = s->gathered, .n = (size_t)width};
+        const float *from = slices + piece->at + i * rest;
 
-        DPT_CUDA_TRY(&ctx->lib,
-                     cuMemcpyDtoDAsync(dpt_cuda_ptr(own), dpt_cuda_ptr(s->slot[k] + piece->at),
-                                       (size_t)piece->width * sizeof *slot, ctx->sums));
-        DPT_TRY(dpt_cuda_link_gather(s->spec.link, &all, 1, ctx->sums, err));
-        DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
+        if (!own) {
+            DPT_CUDA_TRY(&ctx->lib,
+                         cuMemcpyDtoDAsync(dpt_cuda_ptr(s->gathered + s->spec.rank * width),
+                                           dpt_cuda_ptr(from), (size_t)width * sizeof *arena,
+                                           ctx->sums));
+            DPT_TRY(dpt_cuda_link_gather(s->spec.link, &gathered, 1, ctx->sums, err));
+            DPT_TRY(dpt_cuda_await_stream(ctx, ctx->sums, err));
+        }
         if (n > 0)
-            DPT_TRY(dpt_cuda_steps_download(s, slot + piece->first, s->gathered,
-                                            (size_t)n * sizeof *slot, err));
+            DPT_TRY(dpt_cuda_steps_download(s, arena + first, own ? from : s->gathered,
+                                            (size_t)n * sizeof *arena, err));
     }
 out:
     return status;

@@ -52,7 +52,7 @@ static enum dpt_status forward(struct dpt_cuda_steps *s, const struct dpt_steps_
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_steps_load(s, dpt_cuda_flight(s->p, pass->flight), pass->micro, err));
-    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_STAGE_FORWARD, pass->flight, err));
+    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_PASS_FORWARD, pass->flight, err));
     if (g->arena > g->floats)
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, g->floats, g->arena, err));
 out:
@@ -65,7 +65,7 @@ static enum dpt_status back(struct dpt_cuda_steps *s, const struct dpt_steps_pas
     const struct dpt_graph *g = s->p->spec.graph;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_STAGE_BACK, pass->flight, err));
+    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_PASS_BACK, pass->flight, err));
     if (g->floats > 0)
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, 0, g->floats, err));
     if (dpt_cuda_steps_ends(s))
@@ -74,8 +74,7 @@ out:
     return status;
 }
 
-/* The stage's gradient is complete, and the host may fill the staging buffer again. */
-static enum dpt_status end(struct dpt_cuda_steps *s, struct dpt_error *err)
+enum dpt_status dpt_cuda_stages_end(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
@@ -98,22 +97,20 @@ enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute,
                                               s->staging_buffers[s->staging_buffer].uploaded, 0));
     if (s->micros == 0)
-        DPT_TRY(end(s, err));
+        DPT_TRY(dpt_cuda_stages_end(s, err));
 out:
     return status;
 }
 
-enum dpt_status dpt_cuda_steps_pass(void *steps, const struct dpt_steps_pass *pass,
-                                    struct dpt_error *err)
+enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                     struct dpt_error *err)
 {
-    const struct dpt_cuda_message none = {0};
-    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_message none = {0}, message = across(s, pass->flight,
+                                                               pass->back ? DPT_CUDA_EDGE_OUT
+                                                                          : DPT_CUDA_EDGE_IN,
+                                                               pass->back);
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_message message;
 
-    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    message =
-        across(s, pass->flight, pass->back ? DPT_CUDA_EDGE_OUT : DPT_CUDA_EDGE_IN, pass->back);
     DPT_TRY(exchange(s, &message, err));
     if (!pass->idle)
         DPT_TRY(pass->back ? back(s, pass, err) : forward(s, pass, err));
@@ -121,8 +118,8 @@ enum dpt_status dpt_cuda_steps_pass(void *steps, const struct dpt_steps_pass *pa
         across(s, pass->flight, pass->back ? DPT_CUDA_EDGE_IN : DPT_CUDA_EDGE_OUT, pass->back);
     if (pass->last) {
         DPT_TRY(exchange(s, &none, err));
-        DPT_TRY(end(s, err));
+        DPT_TRY(dpt_cuda_stages_end(s, err));
     }
 out:
-    return dpt_cuda_steps_prefix_error(status, "computing a stage", err);
+    return status;
 }

@@ -70,7 +70,7 @@ static enum dpt_status fetch_tail(struct dpt_cuda_steps *s, size_t slot, int at,
                                   struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const float *tail = s->p->gradient + s->p->spec.graph->arena;
+    const float *tail = dpt_cuda_steps_tail(s);
     const size_t bytes = DPT_TENSOR_ALIGN * sizeof *tail;
     float *to = s->tails + slot * DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
@@ -91,7 +91,7 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const size_t slot = (size_t)(s->sums % s->n_staging);
     float *flags = s->flags + slot * DPT_TENSOR_ALIGN,
-          *told = s->tree != NULL ? s->tree->flags : s->p->gradient + s->p->spec.graph->arena + at;
+          *told = s->tree != NULL ? s->tree->flags : dpt_cuda_steps_tail(s) + at;
     const CUstream sums = s->p->ctx.sums;
     const bool tells = tail != NULL;
     const bool apart = dpt_cuda_steps_apart(s);
@@ -101,6 +101,8 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     if (tells)
         memcpy(flags, tail, (size_t)n * sizeof *flags);
+    if (s->units != NULL)
+        DPT_TRY(dpt_cuda_units_sum(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(sums, s->buckets[i].ready, 0));
         if (tells && i == 0)

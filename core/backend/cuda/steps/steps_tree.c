@@ -128,13 +128,17 @@ enum dpt_status dpt_cuda_steps_part(void *steps, int k, float *part, struct dpt_
 {
     struct dpt_cuda_steps *s = steps;
     const bool last = k == dpt_cuda_steps_parts(s) - 1;
-    const size_t floats = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
+    const int unit = s->units != NULL ? s->units->computed : 0;
+    const int64_t first = s->units != NULL ? (int64_t)s->p->spec.edge[unit] : 0;
+    const int64_t end = s->units != NULL ? (int64_t)s->p->spec.edge[unit + 1]
+                                         : s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(dpt_cuda_await_stream(&s->p->ctx, s->p->ctx.compute, err));
-    DPT_TRY(dpt_cuda_steps_download(s, part, last ? s->p->gradient : block_at(s, k),
-                                    floats * sizeof *part, err));
+    DPT_TRY(dpt_cuda_steps_download(
+        s, part + first, last ? dpt_cuda_at(s->p, s->p->gradient, first) : block_at(s, k),
+        (size_t)(end - first) * sizeof *part, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "fetching the gradient", err);
 }
@@ -368,6 +372,8 @@ enum dpt_status dpt_cuda_steps_divide(void *steps, const int32_t *first, struct 
     const size_t bytes = ((size_t)s->spec.ranks + 1) * sizeof *first;
     enum dpt_status status = DPT_OK;
 
+    for (int w = 0; w < 2 && s->units != NULL; w++) /* whatever `put` gave to a rank alone */
+        s->units->there[w] = -1;
     t->first = first[s->spec.rank];
     t->all = first[s->spec.ranks];
     t->round = 0;
@@ -393,7 +399,8 @@ static float *slice_of(const struct dpt_cuda_steps *s, const struct dpt_cuda_sli
 
     if (which == ALL && is_merged(s))
         return t->merged + ((int64_t)k * nodes + slice / s->spec.node_ranks) * piece->width;
-    return (k == n - 1 ? s->p->gradient : block_at(s, k)) + piece->first + slice * piece->width;
+    return (k == n - 1 ? dpt_cuda_arena_of(s, s->p->gradient, piece) : block_at(s, k)) +
+           piece->first + slice * piece->width;
 }
 
 /* Lists what this rank sends of a piece, and what it receives: for each other one of the level its
@@ -418,10 +425,12 @@ static int list_messages(const struct dpt_cuda_steps *s, int which,
         for (int k = 0; k < own && i != level.own; k++)
             for (int m = 0; m < slices; m++)
                 t->messages[n++] = (struct dpt_cuda_message){
-                    slice_of(s, piece, which, own, k, which == NODE ? m * level.n + i : rank),
-                    width, rank, true};
+                    .at = slice_of(s, piece, which, own, k, which == NODE ? m * level.n + i : rank),
+                    .n = width,
+                    .rank = rank,
+                    .sends = true};
         for (int k = 0; k < others * slices; k++, received += width)
-            t->messages[n++] = (struct dpt_cuda_message){received, width, rank, false};
+            t->messages[n++] = (struct dpt_cuda_message){.at = received, .n = width, .rank = rank};
     }
     return n;
 }
@@ -437,7 +446,7 @@ static enum dpt_status sum_level(struct dpt_cuda_steps *s, int which,
     const int slice = which == NODE ? s->spec.rank % of_node : s->spec.rank;
     const int64_t first = piece->first + slice * piece->width, apart = nodes * piece->width;
     struct dpt_cuda_tree_args args = {
-        .sum = s->p->gradient,
+        .sum = dpt_cuda_arena_of(s, s->p->gradient, piece),
         .blocks = s->spec.round_robin && which == ALL ? dpt_cuda_shifted(t->blocks, piece, first)
                                                       : t->blocks,
         .merged = t->merged,
@@ -458,9 +467,11 @@ static enum dpt_status sum_level(struct dpt_cuda_steps *s, int which,
     for (int k = 0; k < most_merges(s) && merge[k].n > 0; k++) {
         args.leaf = merges->leaves + merge[k].first;
         args.n = merge[k].n;
-        args.to = which == NODE                ? t->merged + merge[k].to * apart
-                  : merge[k].to == TO_GRADIENT ? args.sum + first
-                                               : args.blocks + merge[k].to * t->stride + first;
+        args.to = which == NODE ? t->merged + merge[k].to * apart
+                  : merge[k].to == TO_GRADIENT
+                      ? (s->units != NULL && piece->bucket > 0 ? dpt_cuda_slices_sum_at(s, piece)
+                                                               : args.sum + first)
+                      : args.blocks + merge[k].to * t->stride + first;
         DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, ctx->sums, DPT_CUDA_K_tree, &args, err));
     }
 out:

@@ -415,6 +415,7 @@ static void norms_of_chunks(void **state)
             want += dpt_sum_of_squares(c.gradient + c.chunk[k].begin, (size_t)c.chunk[k].n);
         want = sqrt(want) * scale;
         norm.gradient = c.gradient, norm.partial = c.partial, norm.n = c.n;
+        norm.statistics = c.gradient + c.n;
         norm.chunk = c.chunk, norm.listed = norm.chunks = c.chunks;
         alone = told;
         norm.state = &alone;

@@ -64,7 +64,7 @@ def norms(machine, name):
 
 
 @ORDERED
-@pytest.mark.parametrize("shard", ["none", "optimizer", "gradients"])
+@pytest.mark.parametrize("shard", ["none", "optimizer", "gradients", "parameters"])
 def test_reproducible_sums_have_one_order(machine, sections, micro, shard):
     """The host's bytes on any number of ranks: of devices that sum by themselves, in slices, with micro-batches that the ranks do not divide."""
     job = machine.job(sections, batch=f"{{global: 48, micro: {micro}}}", comm="{reduction: reproducible}")
@@ -87,7 +87,7 @@ def test_reproducible_runs_go_on_anywhere(machine):
     assert machine.newest("parts") == machine.newest("whole")
 
 
-@pytest.mark.parametrize("ranks, shard", [(1, "none"), (3, "none"), (3, "gradients")])
+@pytest.mark.parametrize("ranks, shard", [(1, "none"), (3, "none"), (3, "gradients"), (3, "parameters")])
 @pytest.mark.parametrize("seed", range(3))
 def test_reproducible_in_any_order_of_the_streams(machine, ranks, shard, seed):
     job = machine.job(CNN, batch="{global: 48, micro: 4}", comm="{reduction: reproducible}")

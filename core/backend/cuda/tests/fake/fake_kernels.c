@@ -16,7 +16,8 @@ struct CUmod_st {
     struct CUfunc_st functions[DPT_CUDA_KERNEL_COUNT];
 };
 
-/* Where pointers stand in the kernels' arguments. */
+/* Where pointers stand in the kernels' arguments, but those to where an arena would begin of which
+ * a part is there. */
 #define POINTER(argument, field)                                                                   \
     {                                                                                              \
 #argument, offsetof(struct dpt_cuda_##argument##_args, field)                              \
@@ -55,7 +56,6 @@ static const struct {
     POINTER(loss, metric_sums),
     POINTER(loss, partial),
     POINTER(loss, counter),
-    POINTER(layout, arena),
     POINTER(layout, copies),
     POINTER(layout, list),
     POINTER(gather, data),
@@ -111,8 +111,6 @@ static const struct {
     POINTER(update, rates),
     POINTER(update, state),
     POINTER(update, group),
-    POINTER(update, params),
-    POINTER(update, gradient),
     POINTER(update, running),
     POINTER(update, tail),
     POINTER(update, copies.list),

@@ -73,6 +73,7 @@ struct call {
     size_t n;                          /* words of the sum, or of a slice */
     struct dpt_cuda_message *messages; /* freed by the last piece of work */
     int n_messages;
+    const float *own; /* GATHER: this rank's slice, which may lie apart */
 };
 
 /* The group that a thread has open. */
@@ -124,6 +125,8 @@ static float *words_of(const struct call *s, bool gets, size_t *n)
     const bool all = s->kind == (gets ? GATHER : SCATTER);
 
     *n = s->n * (all ? (size_t)s->comm->ranks : 1);
+    if (own && s->kind == GATHER)
+        return (float *)(uintptr_t)s->own;
     return s->at + (own ? (size_t)s->comm->rank * s->n : 0);
 }
 
@@ -443,8 +446,9 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
 {
     struct comm *c = comm;
     const bool doubles = type == DPT_NCCL_DOUBLE;
-    const struct call s = {c,  doubles ? SUM_DOUBLES : SUM, ++c->calls, ++c->collective,
-                           to, doubles ? 2 * n : n,         NULL,       0};
+    const struct call s = {c,   doubles ? SUM_DOUBLES : SUM, ++c->calls, ++c->collective,
+                           to,  doubles ? 2 * n : n,         NULL,       0,
+                           NULL};
 
     FAKE(ncclAllReduce, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || from != to || (!doubles && type != DPT_NCCL_FLOAT) ||
@@ -462,12 +466,20 @@ int ncclAllReduce(const void *from, void *to, size_t n, int type, int op, void *
 int ncclAllGather(const void *from, void *to, size_t n, int type, void *comm, CUstream stream)
 {
     struct comm *c = comm;
-    const struct call s = {c, GATHER, ++c->calls, ++c->collective, to, n, NULL, 0};
+    const struct call s = {.comm = c,
+                           .kind = GATHER,
+                           .call = ++c->calls,
+                           .number = ++c->collective,
+                           .at = to,
+                           .n = n,
+                           .own = from};
+    const size_t all = n * (size_t)c->ranks;
+    const bool apart = s.own + n <= s.at || s.own >= s.at + all;
 
     FAKE(ncclAllGather, REMOTE_ERROR, "%zu", n);
-    if (atomic_load(&c->aborted) || (const float *)from != (float *)to + (size_t)c->rank * n ||
+    if (atomic_load(&c->aborted) || !(apart || s.own == s.at + (size_t)c->rank * n) ||
         type != DPT_NCCL_FLOAT || n > MOST_FLOATS || fakegpu_current() != c->context) {
-        fakegpu_complain("ncclAllGather of %zu: aborted, another context or type, or not in place",
+        fakegpu_complain("ncclAllGather of %zu: aborted, another context or type, or over itself",
                          n);
         return INVALID_ARGUMENT;
     }
@@ -479,7 +491,7 @@ int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, vo
 {
     struct comm *c = comm;
     float *const at = (float *)(uintptr_t)from;
-    const struct call s = {c, SCATTER, ++c->calls, ++c->collective, at, n, NULL, 0};
+    const struct call s = {c, SCATTER, ++c->calls, ++c->collective, at, n, NULL, 0, NULL};
 
     FAKE(ncclReduceScatter, REMOTE_ERROR, "%zu", n);
     if (atomic_load(&c->aborted) || to != s.at + (size_t)c->rank * n || type != DPT_NCCL_FLOAT ||
@@ -519,7 +531,8 @@ static int add_message(float *at, size_t n, int type, int rank, bool sends, stru
     }
     group.comm = c;
     group.stream = stream;
-    group.messages[group.n++] = (struct dpt_cuda_message){at, n, rank, sends};
+    group.messages[group.n++] =
+        (struct dpt_cuda_message){.at = at, .n = n, .rank = rank, .sends = sends};
     return DPT_NCCL_SUCCESS;
 }
 

@@ -259,7 +259,9 @@ RANGES(tree)
 
 RANGES(norm)
 {
-    add(k, a->gradient, 4 * (a->n + a->state_n), a->copies.number != NULL);
+    add(k, a->gradient, 4 * (a->n + (a->statistics == NULL ? a->state_n : 0)),
+        a->copies.number != NULL);
+    reads(k, a->statistics, 4 * a->state_n);
     reads(k, a->tail, 4 * DPT_CUDA_TAIL_SUMS);
     reads(k, a->copies.at, a->copies.bytes);
     writes(k, a->state, offsetof(struct dpt_cuda_state, shown));
