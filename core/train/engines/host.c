@@ -124,7 +124,6 @@ static enum dpt_status update(struct dpt_trainer *t, double norm, struct dpt_ste
     result->norm = norm * scale;
     if (clip > 0 && result->norm > clip)
         scale *= clip / result->norm;
-    result->lr = how.lr;
     how.scale = (float)scale;
     if (t->requests.check || result->save || result->signal || result->clock)
         dpt_trainer_hash_replica(t);
@@ -212,6 +211,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     DPT_TRY(dpt_step_check_count(t, result->samples, view.total, err));
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
+    result->lr = dpt_step_rate(t); /* of a step that makes no update, too */
     if (scaled && isfinite(result->loss) && !result->weightless) {
         const float before = t->scale.scale;
 
@@ -220,7 +220,9 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
             DPT_TRY(set_scale(t, err));
     }
     if (result->weightless) {
-        /* A mean over nothing: an update would still change the optimizer's moments. */
+        /* A mean over nothing: an update would still change the optimizer's moments. It has a
+         * number all the same, as on devices, whose host does not know of it in time. */
+        t->progress.updates++;
     } else if (overflow) {
         result->overflows = 1;
     } else if (isfinite(norm) && isfinite(result->loss) && finite_state) {

@@ -250,6 +250,8 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         dpt_run_count_skipped(run, &result);
         if (!result.skipped && !result.overflows && !result.weightless)
             dpt_run_count(run, &result);
+        if (result.weightless)
+            run->norm = 0; /* of no sample */
     } else if (due_to_learn(run)) {
         DPT_TRY(dpt_run_settle(run, err));
     }

@@ -168,7 +168,7 @@ struct dpt_cuda_norm_args {
 
 /*
  * The norm that `ordered` would give, of an update that was decided without: for those who read it.
- * It is written to `norm`, unless the step's samples have no weight. partial: of norm_chunks, for
+ * It is written to `norm`, 0 if the step's samples have no weight. partial: of norm_chunks, for
  * each chunk.
  */
 struct dpt_cuda_shown_args {

@@ -439,6 +439,7 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
             r->gradient[i] *= (float)s->plan.ranks;
         if (metric_sums.weight == 0) {
             r->state.weightless++;
+            r->state.norm = 0;
             continue;
         }
         scale = 1 / metric_sums.weight;
