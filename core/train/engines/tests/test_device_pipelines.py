@@ -15,6 +15,7 @@ from test_device import CNN, EXPLODES, MLP, RESIDUAL, pytestmark  # noqa: E402,F
 from test_device_links import fixture_machine, logged, norms  # noqa: E402,F401
 from test_device_shards import AVERAGED  # noqa: E402
 from test_device_stages import DEEP, STAGED  # noqa: E402
+from heavy import HEAVY  # noqa: E402
 from test_gpu import header  # noqa: E402
 
 CLIPPED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1}"}
@@ -121,10 +122,10 @@ def test_the_first_step_is_summed_by_mpi_too(machine):
     """Where replicas exchange slices; a value that crosses a cut is in no sum."""
     job = machine.job(CNN, comm=STAGED, batch="{global: 48, micro: 8}")
     found = 0
-    for call in range(2, 24):
+    for call in range(2, 24, 1 if HEAVY else 2):
         result = machine.run(f"wrong{call}", job, ranks=4, sets=["parallel.pipeline=2", "train.steps=1"], FAKENCCL_WRONG=str(call))
         found += result.code == 71 and "the first step's gradient, element" in result.err
-    assert found >= 2
+    assert found >= (2 if HEAVY else 1)
 
 
 def test_another_replica_is_told_of(machine):
