@@ -384,7 +384,7 @@ def test_a_full_disk_is_told(checkpoint):
 def test_diff_of_the_same(runs, checkpoint, tmp_path, shard):
     shutil.copy(checkpoint, tmp_path / "copy.h5")
     out = inspect(runs / "one", "--diff", tmp_path / "copy.h5").out
-    assert out.splitlines()[2] == "the same: 17 attributes and 13 data sets"
+    assert out.splitlines()[2] == "the same: 18 attributes and 13 data sets"
     assert "the same: " in inspect(shard, "--diff", shard).out
 
 

@@ -331,6 +331,9 @@ struct dpt_backend {
     /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512 BF16"; static text. Checkpoints
      * record it, since their bits depend on it. */
     const char *(*describe)(void);
+    /* The version of its arithmetic, from 1: raised whenever a job of an earlier release would get
+     * other bits. Checkpoints record it from 2 on. */
+    int numerics;
     /* Does what `describe` does, for messages: it names only the part of the instruction set that
      * the backend's kernels use. */
     const char *(*uses)(void);

@@ -22,7 +22,8 @@
  * backend, library; file_shape, as the samples' files have it, where images are resized or cut
  * (data.resize, data.crop); input_type, "uint8" or "float32", as these have them; trained_on,
  * which tells its training data from others (data/sets/identity.h); norm_chunks where gradients are
- * clipped by a norm of rows (dpt_graph_chunks); of a run in half floats (fp16) also loss_scale,
+ * clipped by a norm of rows (dpt_graph_chunks); numerics, the version of the backend's arithmetic,
+ * from 2 on; of a run in half floats (fp16) also loss_scale,
  * loss_scale_good, loss_scale_overflows; of one that says by what its best checkpoint is chosen
  * best_monitor ("valid.loss") and best_loss; of one that may stop early, or whose rate falls on a
  * plateau, what is remembered of that value (struct dpt_watch): early_stop_monitor, _best, _step,
@@ -152,6 +153,7 @@ struct dpt_state {
     bool clips_rows;                /* its gradients are clipped by a norm of rows */
     bool averaged;                  /* out, with DPT_LOAD_AVERAGE: there was one */
     const char *version, *backend, *library;
+    int numerics;                /* the backend's version of its arithmetic */
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
 
@@ -252,6 +254,8 @@ const char *dpt_checkpoint_attribute(const struct dpt_checkpoint *checkpoint, co
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,
                                     size_t size);
+/* The version of that backend's arithmetic (dpt_backend.numerics); 1 if it has none. */
+int64_t dpt_checkpoint_arithmetic(const struct dpt_checkpoint *checkpoint);
 
 /* The shape that an attribute tells, "input_shape" or "file_shape". False: as above. */
 bool dpt_checkpoint_shape(const struct dpt_checkpoint *checkpoint, const char *name,

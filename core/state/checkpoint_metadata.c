@@ -61,6 +61,7 @@ static enum dpt_status make(const struct dpt_state *s, struct dpt_h5_metadata *m
         {.name = transforms ? "target_transform" : NULL,
          .text = transforms ? dpt_target_transforms[s->targets->transform] : NULL},
         {.name = "format_version", .number = dpt_checkpoint_format(s)},
+        {.name = s->numerics > 1 ? "numerics" : NULL, .number = s->numerics},
         {.name = "step", .number = p->step},
         {.name = "updates", .number = p->updates},
         {.name = "samples", .number = p->samples},

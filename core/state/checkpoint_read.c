@@ -482,6 +482,18 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, 
     return text;
 }
 
+int64_t dpt_checkpoint_arithmetic(const struct dpt_checkpoint *c)
+{
+    int64_t version = 1;
+    struct dpt_error none;
+
+    dpt_h5_enter();
+    if (read_number(c->file, c->path, "numerics", H5T_NATIVE_INT64, &version, &none) != DPT_OK)
+        version = 1;
+    dpt_h5_leave();
+    return version;
+}
+
 bool dpt_checkpoint_shape(const struct dpt_checkpoint *c, const char *name, struct dpt_shape *shape)
 {
     struct dpt_shape read = {0};

@@ -573,6 +573,7 @@ const struct dpt_backend dpt_backend_ref = {
     .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_BF16,
     .describe = dpt_ref_describe,
     .uses = dpt_ref_describe,
+    .numerics = 1,
     .isa = dpt_isa_here,
     .open = open_program,
     .close = close_program,

@@ -80,8 +80,9 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
     enum dpt_status status = DPT_OK;
     struct comparison c = {0};
     struct dpt_checkpoint file = {0};
-    char *old_job = NULL, made_by[512], ours[512], chunks[8];
-    bool same;
+    char *old_job = NULL, made_by[512], ours[512], backend[64], chunks[8];
+    int64_t numerics;
+    bool same, revised;
 
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
@@ -111,8 +112,18 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
     dpt_checkpoint_numerics(&file, made_by, sizeof made_by);
     snprintf(ours, sizeof ours, "%s %s, dptrain %s", state->backend, state->library,
              state->version);
-    found->same = same && strcmp(made_by, ours) == 0;
-    if (strcmp(made_by, ours) != 0)
+    dpt_checkpoint_attribute(&file, "backend", backend, sizeof backend);
+    numerics = dpt_checkpoint_arithmetic(&file);
+    revised = strcmp(backend, state->backend) == 0 && numerics != state->numerics;
+    found->same = same && !revised && strcmp(made_by, ours) == 0;
+    if (revised)
+        dpt_log_warn(t->log,
+                     "%s was made with %s, whose numerics are version %lld, this is %s, with "
+                     "version %d: from here on the bytes are those of version %d; to get those of "
+                     "version %lld, resume with the dptrain that made it",
+                     path, made_by, (long long)numerics, ours, state->numerics, state->numerics,
+                     (long long)numerics);
+    else if (strcmp(made_by, ours) != 0)
         dpt_log_warn(t->log,
                      "%s was made with %s, this is %s: from here on the bytes may differ from what "
                      "they would have been there",

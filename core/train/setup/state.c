@@ -368,6 +368,7 @@ struct dpt_state dpt_state_of(const struct dpt_layout *l, const struct dpt_split
         .clips_rows = job->train.clip_norm > 0 && job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .backend = l->backend->name,
         .library = l->backend->describe(),
+        .numerics = l->backend->numerics,
         .scaled = job->device.precision == DPT_PRECISION_FP16,
     };
 

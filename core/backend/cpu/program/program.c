@@ -520,6 +520,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .describe = describe,
     .uses = uses,
 #endif
+    .numerics = 2, /* other ways (conv_ways.h) compute some convolutions than in 1 */
     .isa = dpt_cpu_isa,
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,

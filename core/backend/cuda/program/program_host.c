@@ -336,6 +336,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .devices = &dpt_cuda_devices,
     .describe = describe,
     .uses = describe,
+    .numerics = 1,
     .teams = teams,
     .open = dpt_cuda_programs_open,
     .close = dpt_cuda_programs_close,

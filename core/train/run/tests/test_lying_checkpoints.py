@@ -193,3 +193,18 @@ def test_a_norm_in_another_order_is_told(tmp_path, older):
     told = [line for line in result.err.splitlines() if "another order" in line]
     assert result.code == 0 and len(told) == older, result
     assert not older or ("step-00000012.h5" in told[0] and "clip_norm" in told[0]), result
+
+
+@pytest.mark.parametrize("ranks", [0, 3])
+@pytest.mark.parametrize("backend, older, told", [("cpu", True, 1), ("cpu", False, 0), ("ref", True, 0)])
+def test_older_numerics_are_told_once(tmp_path, backend, older, told, ranks):
+    """A run that another version of the same backend's arithmetic began; `ref` still has its first one."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB + f"device: {{kind: {backend}}}\n")
+    dpt.train(job, tmp_path / "run", "--quiet")
+    path = lie(tmp_path, tmp_path / "old", lambda file: file.attrs.pop("numerics", None) if older else None)
+    result = dpt.run(job, "--output", tmp_path / "old" / "run", ranks=ranks)
+    lines = [line for line in result.err.splitlines() if "from here on" in line]
+    assert result.code == 0 and "resuming at step 12" in result.err and len(lines) == told, result
+    assert not told or all(word in lines[0] for word in (path.name, "numerics are version 1", "resume with the dptrain that made it")), result
+    with h5py.File(tmp_path / "old" / "run" / "checkpoints" / "latest") as file:
+        assert file.attrs.get("numerics", 1) == (2 if backend == "cpu" else 1)
