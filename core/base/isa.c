@@ -4,8 +4,9 @@
 
 const char *const dpt_isa_names[DPT_ISA_COUNT] = {"plain", DPT_ISA_SETS(DPT_LIST_WORD)};
 
-/* A property of the process like its locale: kernels are chosen in places that know no job. */
-static _Atomic int limit = DPT_ISA_COUNT - 1;
+/* A property of the process like its locale: kernels are chosen in places that know no job.
+ * DPT_ISA_COUNT: none was set. */
+static _Atomic int limit = DPT_ISA_COUNT;
 
 enum dpt_isa dpt_isa_machine(void)
 {
@@ -30,11 +31,23 @@ enum dpt_isa dpt_isa_machine(void)
 #endif
 }
 
+/* The fastest of the machine's sets. */
+static enum dpt_isa fastest_of(enum dpt_isa machine)
+{
+#if DPT_X86
+    if (machine == DPT_ISA_AVX512_BF16 && __builtin_cpu_is("intel"))
+        return DPT_ISA_AVX512;
+#endif
+    return machine;
+}
+
 enum dpt_isa dpt_isa_here(void)
 {
     const enum dpt_isa machine = dpt_isa_machine();
     const int most = atomic_load_explicit(&limit, memory_order_relaxed);
 
+    if (most == DPT_ISA_COUNT)
+        return fastest_of(machine);
     return (int)machine < most ? machine : (enum dpt_isa)most;
 }
 

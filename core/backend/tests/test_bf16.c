@@ -184,7 +184,7 @@ static void limit(uint64_t seed)
 static int no_limit(void **state)
 {
     (void)state;
-    dpt_isa_limit(DPT_ISA_COUNT - 1);
+    dpt_isa_limit(DPT_ISA_COUNT);
     return 0;
 }
 

@@ -18,12 +18,11 @@ static struct dpt_sparse_shape sparse_shape(const struct dpt_cpu_node *node)
                                      .wants_dx = node->wants_dx};
 }
 
-bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv)
+bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv)
 {
     const struct dpt_sparse_shape shape = sparse_shape(conv);
 
-    return dpt_cpu_conv_bf16(program, conv) != NULL ||
-           (dpt_conv_is_plain(&conv->graph->window) && dpt_sparse_fits(&shape));
+    return dpt_conv_is_plain(&conv->graph->window) && dpt_sparse_fits(&shape);
 }
 
 static enum dpt_status fits_lists(struct dpt_cpu_program *program, struct dpt_cpu_node *node,

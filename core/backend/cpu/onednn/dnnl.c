@@ -83,12 +83,14 @@ static struct {
 
 static void describe(void)
 {
-    const struct {
+    struct {
         char *text;
         int set;
     } texts[] = {{description.text, find_set(SETS)}, {description.used, find_set(FP32_SETS)}};
     const dnnl_version_t *v = dnnl_version();
 
+    while (texts[0].set > 0 && sets[texts[0].set].isa > dpt_isa_here())
+        texts[0].set--;
     for (int i = 0; i < 2; i++)
         snprintf(texts[i].text, sizeof description.text, "oneDNN %d.%d.%d, %s", v->major, v->minor,
                  v->patch, texts[i].set < 0 ? "generic CPU" : sets[texts[i].set].name);

@@ -34,7 +34,7 @@ struct dpt_kernel {
     bool slow;                                     /* one of oneDNN's fallbacks */
 };
 
-/* "oneDNN 2.6.3, AVX-512", static text. */
+/* "oneDNN 2.6.3, AVX-512", static text: no set that this process does not use (dpt_isa_here). */
 const char *dpt_dnnl_describe(void);
 /* Does what dpt_backend's `uses` does. */
 const char *dpt_dnnl_uses(void);

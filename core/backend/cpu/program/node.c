@@ -68,10 +68,12 @@ void dpt_cpu_copy(struct dpt_cpu_program *program, const struct dpt_cpu_node *no
 
 enum dpt_isa dpt_cpu_isa(void)
 {
+    const enum dpt_isa here = dpt_isa_here();
+
 #if DPT_CPU_ONEDNN
-    return dpt_dnnl_isa();
+    return dpt_dnnl_isa() < here ? dpt_dnnl_isa() : here;
 #else
-    return dpt_isa_here();
+    return here;
 #endif
 }
 

@@ -151,7 +151,8 @@ static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
             return;
     }
     conv->pool = pool;
-    pool->listed = program->spec.training && dpt_cpu_conv_lists(program, conv);
+    pool->listed = program->spec.training &&
+                   (dpt_cpu_conv_bf16(program, conv) != NULL || dpt_cpu_conv_lists(conv));
 }
 
 static void read_graph(struct dpt_cpu_program *program)

@@ -328,9 +328,9 @@ int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int
 /* Plans backward of all nodes. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct dpt_error *err);
 
-/* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
- * maxima (sparse.h). */
-bool dpt_cpu_conv_lists(const struct dpt_cpu_program *program, const struct dpt_cpu_node *conv);
+/* Whether the convolution's backward pass in fp32 can read the gradient of the pool after it as a
+ * list of maxima (sparse.h). */
+bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
 /* The kernels of bf16_conv.h for a convolution, whose forward can add another value, the node's
  * second input, to its outputs; NULL: it uses other kernels. */
 const struct dpt_bf16_kernels *dpt_cpu_conv_bf16(const struct dpt_cpu_program *program,

@@ -35,6 +35,7 @@ static int with_amx(void **state)
 static int with_avx512_bf16(void **state)
 {
     (void)state;
+    dpt_isa_limit(dpt_isa_machine()); /* also where it is slower than fp32 */
     bf16 = dpt_bf16_kernels(DPT_ISA_AVX512_BF16);
     return 0;
 }
