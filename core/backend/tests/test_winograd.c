@@ -15,6 +15,7 @@ struct problem {
     int32_t size[2]; /* of the output, pooled or not */
     int64_t x_sample, y_sample;
     float *x, *weights, *bias;
+    bool turned; /* the weights are packed from an array with inputs first and kernels turned */
     char text[160];
 };
 
@@ -45,8 +46,9 @@ static void problem_init(struct problem *p, uint64_t seed, enum dpt_isa isa)
     struct draw d = {seed};
     struct dpt_winograd *w = &p->w;
 
-    *w = (struct dpt_winograd){.in_channels = draw_int(&d, 1, 40),
-                               .out_channels = draw_int(&d, 1, 70),
+    /* Every tenth one is so wide that it takes several batches of tiles together. */
+    *w = (struct dpt_winograd){.in_channels = draw_int(&d, 1, 40) + (seed % 10 == 9 ? 120 : 0),
+                               .out_channels = draw_int(&d, 1, 70) + (seed % 10 == 9 ? 60 : 0),
                                .pool = draw_int(&d, 0, 1),
                                .relu = draw_int(&d, 0, 1),
                                .kernels = dpt_winograd_kernels(isa)};
@@ -57,6 +59,7 @@ static void problem_init(struct problem *p, uint64_t seed, enum dpt_isa isa)
         w->pooled[i] = w->out[i] / 2;
         p->size[i] = w->pool ? w->pooled[i] : w->out[i];
     }
+    p->turned = draw_int(&d, 0, 1);
     p->samples = draw_int(&d, 1, 5);
     snprintf(p->text, sizeof p->text, "seed %d: %dx%dx%d to %dx%dx%d, pool %d, relu %d, %d samples",
              (int)seed, w->in_channels, w->in[0], w->in[1], w->out_channels, w->out[0], w->out[1],
@@ -84,6 +87,26 @@ static void outputs_release(struct outputs *o)
     dpt_free(o->argmax);
 }
 
+static void pack(const struct problem *p, float *packed)
+{
+    const struct dpt_winograd *w = &p->w;
+    const int32_t inputs = w->in_channels, outputs = w->out_channels;
+    float *turned;
+
+    if (!p->turned) {
+        dpt_winograd_pack(w, p->weights, false, packed);
+        return;
+    }
+    turned = draw_array((int64_t)inputs * outputs * 9, NULL, 0);
+    for (int32_t i = 0; i < inputs; i++)
+        for (int32_t o = 0; o < outputs; o++)
+            for (int tap = 0; tap < 9; tap++)
+                turned[((int64_t)i * outputs + o) * 9 + 8 - tap] =
+                    p->weights[((int64_t)o * inputs + i) * 9 + tap];
+    dpt_winograd_pack(w, turned, true, packed);
+    dpt_free(turned);
+}
+
 static struct outputs fast(const struct problem *p, int32_t first, int32_t samples)
 {
     const struct dpt_winograd *w = &p->w;
@@ -93,7 +116,7 @@ static struct outputs fast(const struct problem *p, int32_t first, int32_t sampl
     float *scratch = draw_array(dpt_winograd_scratch(w), NULL, 0);
 
     assert_non_null(o.argmax);
-    dpt_winograd_pack(w, p->weights, packed);
+    pack(p, packed);
     dpt_winograd_forward(w, samples, p->x + first * p->x_sample, packed, p->bias, scratch, o.y,
                          w->pool ? o.argmax : NULL);
     dpt_free(packed);

@@ -10,8 +10,10 @@ enum {
     POINTS = DPT_WINOGRAD_POINTS,
     BATCH = DPT_WINOGRAD_BATCH,
     OUT = DPT_WINOGRAD_OUT,
-    /* The transformed weights of larger layers leave the cache between two batches of tiles. */
-    MOST_WEIGHTS = 64 * 128,
+    /* Packing larger layers' weights, four times their size, takes as long as is won. */
+    MOST_WEIGHTS = 128 * 128,
+    NEAR = 64 * 128, /* as many stay in the cache between two batches of tiles */
+    TOGETHER = 2,    /* batches of tiles for which more of them are read once */
     LEAST_CHANNELS = 16,
 };
 
@@ -44,9 +46,16 @@ static int32_t groups_of(const struct dpt_winograd *w)
     return (int32_t)parts(w->out_channels, w->kernels->group);
 }
 
+/* Batches of tiles that are taken before the first group of outputs is multiplied. */
+static int32_t together_of(const struct dpt_winograd *w)
+{
+    return w->in_channels * w->out_channels <= NEAR ? 1 : TOGETHER;
+}
+
 int64_t dpt_winograd_scratch(const struct dpt_winograd *w)
 {
-    return (int64_t)POINTS * BATCH * (inputs_of(w) + w->kernels->group) + w->kernels->group;
+    return (int64_t)POINTS * BATCH * (together_of(w) * inputs_of(w) + w->kernels->group) +
+           w->kernels->group;
 }
 
 int64_t dpt_winograd_packed(const struct dpt_winograd *w)
@@ -72,14 +81,14 @@ static inline __attribute__((always_inline)) void pack_line(float g[3][LANES], f
 }
 
 /* G g G^T of LANES filters, `next` floats from one to the next. Points are `step` floats apart. */
-DPT_VECTOR static void pack_filters(int32_t filters, const float *weights, int64_t next, float *to,
-                                    int64_t step)
+DPT_VECTOR static void pack_filters(int32_t filters, const float *weights, int64_t next,
+                                    bool turned, float *to, int64_t step)
 {
     float g[9][LANES] = {{0}}, t[3][6][LANES], out[6][LANES];
 
     for (int32_t i = 0; i < filters; i++)
         for (int tap = 0; tap < 9; tap++)
-            g[tap][i] = weights[i * next + tap];
+            g[tap][i] = weights[i * next + (turned ? 8 - tap : tap)];
     for (int r = 0; r < 3; r++)
         pack_line(g + 3 * r, t[r]);
     for (int c = 0; c < 6; c++) {
@@ -94,10 +103,12 @@ DPT_VECTOR static void pack_filters(int32_t filters, const float *weights, int64
 }
 
 /* [group of outputs][point][input][output of the group] */
-void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, float *packed)
+void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, bool turned,
+                       float *packed)
 {
     const int32_t group = w->kernels->group, inputs = inputs_of(w);
-    const int64_t next = (int64_t)w->in_channels * 9;
+    const int64_t next = turned ? 9 : (int64_t)w->in_channels * 9;
+    const int64_t each = turned ? (int64_t)w->out_channels * 9 : 9;
 
     memset(packed, 0, (size_t)dpt_winograd_packed(w) * sizeof *packed);
     for (int32_t out = 0; out < w->out_channels; out += LANES) {
@@ -105,8 +116,8 @@ void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, float
         float *to = packed + (int64_t)(out / group) * POINTS * inputs * group + out % group;
 
         for (int32_t in = 0; in < w->in_channels; in++)
-            pack_filters(left < LANES ? left : LANES, weights + out * next + in * 9, next,
-                         to + (int64_t)in * group, (int64_t)inputs * group);
+            pack_filters(left < LANES ? left : LANES, weights + out * next + in * each, next,
+                         turned, to + (int64_t)in * group, (int64_t)inputs * group);
     }
 }
 
@@ -173,19 +184,25 @@ void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const f
 {
     const int32_t inputs = inputs_of(w), group = w->kernels->group;
     const int64_t all = (int64_t)samples * tiles_along(w, 0) * tiles_along(w, 1);
-    float *v = scratch, *m = v + (int64_t)POINTS * BATCH * inputs;
+    const int64_t together = (int64_t)together_of(w) * BATCH, each = (int64_t)POINTS * inputs;
+    float *v = scratch, *m = v + together * each;
     float *none = m + (int64_t)POINTS * BATCH * group; /* zeros: no bias */
 
     memset(none, 0, (size_t)group * sizeof *none);
-    for (int64_t first = 0; first < all; first += BATCH) {
-        const int32_t tiles = (int32_t)(all - first < BATCH ? all - first : BATCH);
+    for (int64_t first = 0; first < all; first += together) {
+        const int64_t end = all - first < together ? all : first + together;
 
-        take_tiles(w, first, tiles, x, v);
-        for (int32_t g = 0; g < groups_of(w); g++) {
-            w->kernels->multiply(tiles, inputs, w->out_channels - g * group, v,
-                                 packed + (int64_t)g * POINTS * inputs * group, m);
-            give_tiles(w, first, tiles, g * group, m, bias != NULL ? bias + g * group : none, y,
-                       argmax);
-        }
+        for (int64_t at = first; at < end; at += BATCH)
+            take_tiles(w, at, (int32_t)(end - at < BATCH ? end - at : BATCH), x,
+                       v + (at - first) * each);
+        for (int32_t g = 0; g < groups_of(w); g++)
+            for (int64_t at = first; at < end; at += BATCH) {
+                const int32_t tiles = (int32_t)(end - at < BATCH ? end - at : BATCH);
+
+                w->kernels->multiply(tiles, inputs, w->out_channels - g * group,
+                                     v + (at - first) * each, packed + g * each * group, m);
+                give_tiles(w, at, tiles, g * group, m, bias != NULL ? bias + g * group : none, y,
+                           argmax);
+            }
     }
 }

@@ -1,5 +1,6 @@
 /*
- * winograd: forward of 3 x 3 convolutions with a quarter of the multiplications. A relu and a
+ * winograd: forward of 3 x 3 convolutions, and the gradient of their input, which is forward with
+ * turned kernels, with a quarter of the multiplications. A relu and a
  * max-pool after it are computed in the same pass, so that the convolution's own output is never
  * written.
  *
@@ -74,8 +75,9 @@ bool dpt_winograd_pays(const struct dpt_winograd *w);
 /* Floats of a thread's workspace; of the transformed weights. */
 int64_t dpt_winograd_scratch(const struct dpt_winograd *w);
 int64_t dpt_winograd_packed(const struct dpt_winograd *w);
-/* weights: [out][in][3][3]. */
-void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, float *packed);
+/* weights: [out][in][3][3]; or `turned`: [in][out][3][3], each kernel turned by half a circle. */
+void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, bool turned,
+                       float *packed);
 
 /* bias: out_channels, and zeros up to a multiple of 16; or NULL. argmax: as y; NULL: not wanted. */
 void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const float *x,

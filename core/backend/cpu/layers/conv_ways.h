@@ -27,16 +27,16 @@
 
 /* Each way once, the preferred ones first. bf16: all passes by the CPU's instructions for it;
  * winograd: forward with fewer products; lists: the gradients through a max-pool; patches: the
- * gradient of the weights as one product; onednn: every pass of any shape; winograd_data: the
- * gradient of the input with fewer products; depthwise: a group for each channel; direct: every
+ * gradient of the weights as one product; winograd_data: the gradient of the input with fewer
+ * products; onednn: every pass of any shape; depthwise: a group for each channel; direct: every
  * pass of any shape. */
 #define DPT_CONV_WAYS(X)                                                                           \
     X(bf16)                                                                                        \
     X(winograd)                                                                                    \
     X(lists)                                                                                       \
     X(patches)                                                                                     \
-    DPT_CONV_LIBRARY_WAYS(X)                                                                       \
     X(winograd_data)                                                                               \
+    DPT_CONV_LIBRARY_WAYS(X)                                                                       \
     X(depthwise)                                                                                   \
     X(direct)
 

@@ -66,7 +66,8 @@ static void refresh(const struct dpt_cpu_run *run, const struct dpt_cpu_node *no
     const struct dpt_conv *conv = node->own;
 
     (void)pass;
-    dpt_winograd_pack(&conv->winograd.w, dpt_conv_weights_of(run, node), conv->winograd.weights);
+    dpt_winograd_pack(&conv->winograd.w, dpt_conv_weights_of(run, node), false,
+                      conv->winograd.weights);
 }
 
 static void forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
@@ -124,7 +125,7 @@ static enum dpt_status plan_data(struct dpt_cpu_program *program, struct dpt_cpu
 
     (void)pass, (void)err;
     *w = shape_of_data(node);
-    dpt_cpu_want_scratch(program, dpt_winograd_scratch(w) + conv->n_weights);
+    dpt_cpu_want_scratch(program, dpt_winograd_scratch(w));
     dpt_cpu_copy(program, node, dpt_winograd_packed(w), &conv->winograd_data.weights);
     return DPT_OK;
 }
@@ -133,15 +134,10 @@ static void refresh_data(const struct dpt_cpu_run *run, const struct dpt_cpu_nod
                          enum dpt_conv_pass pass)
 {
     const struct dpt_conv *conv = node->own;
-    const int64_t inputs = node->in.c, outputs = node->out.c;
-    const float *weights = dpt_conv_weights_of(run, node);
 
     (void)pass;
-    for (int64_t o = 0; o < outputs; o++)
-        for (int64_t i = 0; i < inputs; i++)
-            for (int tap = 0; tap < 9; tap++)
-                run->scratch[(i * outputs + o) * 9 + tap] = weights[(o * inputs + i) * 9 + 8 - tap];
-    dpt_winograd_pack(&conv->winograd_data.w, run->scratch, conv->winograd_data.weights);
+    dpt_winograd_pack(&conv->winograd_data.w, dpt_conv_weights_of(run, node), true,
+                      conv->winograd_data.weights);
 }
 
 static void data(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
