@@ -2,6 +2,12 @@
 
 /* All passes of any shape by oneDNN's kernels. */
 
+/* With AVX2 direct.h is faster, but in groups of channels. */
+static bool is_preferred(const struct dpt_cpu_node *node)
+{
+    return dpt_cpu_isa() != DPT_ISA_AVX2 || node->graph->window.groups > 1;
+}
+
 /* Requests kernels for the passes that no other way computes. */
 static struct dpt_conv_request request_of(const struct dpt_cpu_program *program,
                                           const struct dpt_cpu_node *node)
@@ -25,7 +31,7 @@ enum dpt_status dpt_conv_onednn_in_blocks(struct dpt_cpu_program *program,
     enum dpt_status status = DPT_OK;
 
     *yes = true;
-    if (!request.weights)
+    if (!request.weights || !is_preferred(node))
         return DPT_OK;
     status = dpt_conv_kernels_make(&request, DPT_LAYOUT_C16, DPT_LAYOUT_C16, k, err);
     *yes = status == DPT_OK && k->slow == 0;
@@ -39,8 +45,8 @@ enum dpt_status dpt_conv_onednn_in_blocks(struct dpt_cpu_program *program,
 static enum dpt_status fits_onednn(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    enum dpt_conv_pass pass, bool *fits, struct dpt_error *err)
 {
-    (void)program, (void)node, (void)pass, (void)err;
-    *fits = true;
+    (void)program, (void)pass, (void)err;
+    *fits = is_preferred(node);
     return DPT_OK;
 }
 

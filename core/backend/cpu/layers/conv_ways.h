@@ -36,8 +36,8 @@
     X(lists)                                                                                       \
     X(patches)                                                                                     \
     X(winograd_data)                                                                               \
-    DPT_CONV_LIBRARY_WAYS(X)                                                                       \
     X(depthwise)                                                                                   \
+    DPT_CONV_LIBRARY_WAYS(X)                                                                       \
     X(direct)
 
 /* The functions of a pass that a way does not compute are NULL. */
