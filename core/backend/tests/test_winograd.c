@@ -236,6 +236,68 @@ static void samples_do_not_meet(void **state)
     }
 }
 
+/* dw[out][in][tap] from its definition; *size: the sum of its terms' sizes. */
+static double slow_weight(const struct problem *p, const float *dy, int32_t out, int32_t in,
+                          int tap, double *size)
+{
+    const struct dpt_winograd *s = &p->w;
+    double sum = *size = 0;
+
+    for (int32_t n = 0; n < p->samples; n++)
+        for (int32_t i = 0; i < s->out[0] * s->out[1]; i++) {
+            const int32_t h = i / s->out[1], w = i % s->out[1];
+            const int32_t row = h + tap / 3 - s->before[0], column = w + tap % 3 - s->before[1];
+            double term;
+
+            if (row < 0 || row >= s->in[0] || column < 0 || column >= s->in[1])
+                continue;
+            term = (double)dy[n * p->y_sample + index_of(s->out, out, h, w)] *
+                   p->x[n * p->x_sample + index_of(s->in, in, row, column)];
+            sum += term;
+            *size += fabs(term);
+        }
+    return sum;
+}
+
+/* The gradient of the weights, overwritten and then added to, is twice the direct sum. */
+static void weights_are_the_direct_sum(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SHAPES; seed += (uint64_t)net_every()) {
+        for (int isa = DPT_ISA_AVX2; isa <= DPT_ISA_OWN; isa++) {
+            struct draw d = {seed + 1};
+            struct problem p;
+
+            if (dpt_winograd_kernels((enum dpt_isa)isa) == NULL)
+                continue;
+            problem_init(&p, seed, (enum dpt_isa)isa);
+            p.w.pool = p.w.relu = false;
+            p.y_sample =
+                dpt_layout_floats(DPT_LAYOUT_C16, p.w.out_channels, p.w.out[0], p.w.out[1]);
+            float *dy = draw_array(p.samples * p.y_sample, &d, 0);
+            float *dw = draw_array((int64_t)p.w.out_channels * p.w.in_channels * 9, NULL, 0);
+            float *scratch = draw_array(dpt_winograd_weights_scratch(&p.w), NULL, 0);
+
+            for (int add = 0; add < 2; add++)
+                dpt_winograd_weights(&p.w, p.samples, p.x, dy, add, scratch, dw);
+            for (int32_t out = 0; out < p.w.out_channels; out += 3)
+                for (int32_t in = 0; in < p.w.in_channels; in += 5)
+                    for (int tap = 0; tap < 9; tap++) {
+                        double size, wanted = 2 * slow_weight(&p, dy, out, in, tap, &size);
+                        const double got = dw[((int64_t)out * p.w.in_channels + in) * 9 + tap];
+
+                        if (!(fabs(got - wanted) <= 2e-5 * (size + 1)))
+                            fail_msg("%s: weight %d %d %d is %g, not %g", p.text, out, in, tap, got,
+                                     wanted);
+                    }
+            dpt_free(dy);
+            dpt_free(dw);
+            dpt_free(scratch);
+            problem_release(&p);
+        }
+    }
+}
+
 /* A NaN reaches all outputs that it is part of, and no other sample's. */
 static void passes_nan_on(void **state)
 {
@@ -309,9 +371,8 @@ static void knows_when_it_pays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_the_direct_sum),
-        cmocka_unit_test(samples_do_not_meet),
-        cmocka_unit_test(passes_nan_on),
+        cmocka_unit_test(is_the_direct_sum),   cmocka_unit_test(weights_are_the_direct_sum),
+        cmocka_unit_test(samples_do_not_meet), cmocka_unit_test(passes_nan_on),
         cmocka_unit_test(knows_when_it_pays),
     };
 

@@ -6,6 +6,7 @@
 #include "core/backend/cpu/numbers.h"
 
 enum {
+    ALL = DPT_WINOGRAD_TOGETHER,
     LANES = DPT_WINOGRAD_LANES,
     POINTS = DPT_WINOGRAD_POINTS,
     BATCH = DPT_WINOGRAD_BATCH,
@@ -135,8 +136,9 @@ static struct tile tile_at(const struct dpt_winograd *w, int64_t number)
     return (struct tile){(int32_t)(number / each), rest / across * OUT, rest % across * OUT};
 }
 
+/* batch: tiles that v has room for. */
 static void take_tiles(const struct dpt_winograd *w, int64_t first, int32_t tiles, const float *x,
-                       float *v)
+                       int32_t batch, float *v)
 {
     const int32_t inputs = inputs_of(w);
     const int64_t plane = (int64_t)w->in[0] * w->in[1] * LANES;
@@ -147,7 +149,7 @@ static void take_tiles(const struct dpt_winograd *w, int64_t first, int32_t tile
 
         for (int32_t b = 0; b < inputs / LANES; b++)
             w->kernels->take(x + (t.sample * (int64_t)(inputs / LANES) + b) * plane, w->in, at,
-                             v + (int64_t)i * inputs + b * LANES, (int64_t)BATCH * inputs);
+                             v + (int64_t)i * inputs + b * LANES, (int64_t)batch * inputs);
     }
 }
 
@@ -193,7 +195,7 @@ void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const f
         const int64_t end = all - first < together ? all : first + together;
 
         for (int64_t at = first; at < end; at += BATCH)
-            take_tiles(w, at, (int32_t)(end - at < BATCH ? end - at : BATCH), x,
+            take_tiles(w, at, (int32_t)(end - at < BATCH ? end - at : BATCH), x, BATCH,
                        v + (at - first) * each);
         for (int32_t g = 0; g < groups_of(w); g++)
             for (int64_t at = first; at < end; at += BATCH) {
@@ -204,5 +206,96 @@ void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const f
                 give_tiles(w, at, tiles, g * group, m, bias != NULL ? bias + g * group : none, y,
                            argmax);
             }
+    }
+}
+
+/* --- the gradient of the weights -------------------------------------------------------------- */
+
+static int32_t outputs_of(const struct dpt_winograd *w)
+{
+    return (int32_t)up(w->out_channels, LANES);
+}
+
+int64_t dpt_winograd_weights_scratch(const struct dpt_winograd *w)
+{
+    const int64_t inputs = inputs_of(w), outputs = outputs_of(w);
+
+    return POINTS * (ALL * (inputs + outputs) + inputs * outputs);
+}
+
+/* G^T t for LANES filters at once: six numbers become three. */
+static inline __attribute__((always_inline)) void unpack_line(float t[6][LANES], float g[3][LANES])
+{
+    for (int i = 0; i < LANES; i++) {
+        const float even = t[1][i] + t[2][i], even2 = t[3][i] + t[4][i];
+
+        g[0][i] = t[0][i] * (1 / 4.0f) - even * (1 / 6.0f) + even2 * (1 / 24.0f);
+        g[1][i] = (t[2][i] - t[1][i]) * (1 / 6.0f) + (t[3][i] - t[4][i]) * (1 / 12.0f);
+        g[2][i] = (even2 - even) * (1 / 6.0f) + t[5][i];
+    }
+}
+
+/* G^T u G of LANES filters, whose points are `step` floats apart, into filters `next` floats
+ * apart. */
+DPT_VECTOR static void unpack_filters(int32_t filters, const float *u, int64_t step, bool add,
+                                      float *dw, int64_t next)
+{
+    float t[6][LANES], columns[3][6][LANES], g[3][3][LANES];
+
+    for (int c = 0; c < 6; c++) {
+        float column[3][LANES];
+
+        for (int r = 0; r < 6; r++)
+            memcpy(t[r], u + (r * 6 + c) * step, sizeof t[r]);
+        unpack_line(t, column);
+        for (int r = 0; r < 3; r++)
+            memcpy(columns[r][c], column[r], sizeof column[r]);
+    }
+    for (int r = 0; r < 3; r++)
+        unpack_line(columns[r], g[r]);
+    for (int32_t i = 0; i < filters; i++)
+        for (int tap = 0; tap < 9; tap++)
+            dw[i * next + tap] = g[tap / 3][tap % 3][i] + (add ? dw[i * next + tap] : 0);
+}
+
+static void spread_tiles(const struct dpt_winograd *w, int64_t first, int32_t tiles,
+                         const float *dy, float *d)
+{
+    const int32_t outputs = outputs_of(w);
+    const int64_t plane = (int64_t)w->out[0] * w->out[1] * LANES;
+
+    for (int32_t i = 0; i < tiles; i++) {
+        const struct tile t = tile_at(w, first + i);
+        const int32_t at[2] = {t.row, t.column};
+
+        for (int32_t b = 0; b < outputs / LANES; b++)
+            w->kernels->spread(dy + (t.sample * (int64_t)(outputs / LANES) + b) * plane, w->out, at,
+                               d + (int64_t)i * outputs + b * LANES, (int64_t)ALL * outputs);
+    }
+}
+
+void dpt_winograd_weights(const struct dpt_winograd *w, int32_t samples, const float *x,
+                          const float *dy, bool add, float *scratch, float *dw)
+{
+    const int32_t inputs = inputs_of(w), outputs = outputs_of(w);
+    const int64_t all = (int64_t)samples * tiles_along(w, 0) * tiles_along(w, 1);
+    const int64_t filter = (int64_t)w->in_channels * 9;
+    float *v = scratch, *d = v + (int64_t)POINTS * ALL * inputs;
+    float *u = d + (int64_t)POINTS * ALL * outputs;
+
+    for (int64_t first = 0; first < all; first += ALL) {
+        const int32_t tiles = (int32_t)(all - first < ALL ? all - first : ALL);
+
+        take_tiles(w, first, tiles, x, ALL, v);
+        spread_tiles(w, first, tiles, dy, d);
+        w->kernels->accumulate(tiles, first > 0, inputs, outputs, v, d, u);
+    }
+    for (int32_t out = 0; out < w->out_channels; out += LANES) {
+        const int32_t left = w->out_channels - out;
+
+        for (int32_t in = 0; in < w->in_channels; in++)
+            unpack_filters(left < LANES ? left : LANES, u + (int64_t)in * outputs + out,
+                           (int64_t)inputs * outputs, add, dw + out * filter + (int64_t)in * 9,
+                           filter);
     }
 }

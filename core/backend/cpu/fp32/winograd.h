@@ -1,6 +1,6 @@
 /*
- * winograd: forward of 3 x 3 convolutions, and the gradient of their input, which is forward with
- * turned kernels, with a quarter of the multiplications. A relu and a
+ * winograd: forward of 3 x 3 convolutions, the gradient of their input, which is forward with
+ * turned kernels, and that of their weights, with a quarter of the multiplications. A relu and a
  * max-pool after it are computed in the same pass, so that the convolution's own output is never
  * written.
  *
@@ -28,7 +28,8 @@ enum {
     DPT_WINOGRAD_OUT = 4,    /* outputs of a tile along each axis */
     DPT_WINOGRAD_IN = 6,     /* inputs of it */
     DPT_WINOGRAD_POINTS = 36,
-    DPT_WINOGRAD_BATCH = 16, /* tiles of one matrix product */
+    DPT_WINOGRAD_BATCH = 16,    /* tiles of one matrix product */
+    DPT_WINOGRAD_TOGETHER = 32, /* tiles whose gradients of the weights are summed at a time */
 };
 
 /* Where a tile's outputs go: a sample's block of 16 channels, [rows][columns][LANES]. */
@@ -53,6 +54,13 @@ struct dpt_winograd_kernels {
     /* The inverse transform of LANES channels at m + point * step; then bias, relu and pool. */
     void (*give)(const float *m, int64_t step, const float *bias,
                  const struct dpt_winograd_target *target);
+    /* As `take`, of a gradient's 4 x 4 outputs, with zeros after the plane. */
+    void (*spread)(const float *plane, const int32_t size[2], const int32_t first[2], float *d,
+                   int64_t step);
+    /* Computes u [inputs][outputs] (+)= the transposed v [TOGETHER][inputs] times
+     * d [TOGETHER][outputs] for each point, of which the first `tiles` rows count. */
+    void (*accumulate)(int32_t tiles, bool add, int32_t inputs, int32_t outputs, const float *v,
+                       const float *d, float *u);
 };
 
 /* The best version for this machine up to `most`; NULL: none is faster than the direct sum. */
@@ -83,5 +91,11 @@ void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, bool 
 void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const float *x,
                           const float *packed, const float *bias, float *scratch, float *y,
                           int32_t *argmax);
+
+/* The gradient of the weights, by the same algorithm transposed: floats of a thread's workspace. */
+int64_t dpt_winograd_weights_scratch(const struct dpt_winograd *w);
+/* dw [out][in][3][3] (+)= the sum over all samples; dy is of the convolution's own output. */
+void dpt_winograd_weights(const struct dpt_winograd *w, int32_t samples, const float *x,
+                          const float *dy, bool add, float *scratch, float *dw);
 
 #endif

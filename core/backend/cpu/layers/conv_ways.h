@@ -27,15 +27,16 @@
 
 /* Each way once, the preferred ones first. bf16: all passes by the CPU's instructions for it;
  * winograd: forward with fewer products; lists: the gradients through a max-pool; patches: the
- * gradient of the weights as one product; winograd_data: the gradient of the input with fewer
- * products; onednn: every pass of any shape; depthwise: a group for each channel; direct: every
- * pass of any shape. */
+ * gradient of the weights as one product; winograd_data and winograd_weights: each gradient with
+ * fewer products; depthwise: a group for each channel; onednn: every pass of any shape; direct:
+ * likewise. */
 #define DPT_CONV_WAYS(X)                                                                           \
     X(bf16)                                                                                        \
     X(winograd)                                                                                    \
     X(lists)                                                                                       \
     X(patches)                                                                                     \
     X(winograd_data)                                                                               \
+    X(winograd_weights)                                                                            \
     X(depthwise)                                                                                   \
     DPT_CONV_LIBRARY_WAYS(X)                                                                       \
     X(direct)

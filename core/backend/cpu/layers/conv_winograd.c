@@ -1,7 +1,7 @@
 #include "core/backend/cpu/layers/conv_ways.h"
 
-/* Forward by winograd.h, and the gradient of the input, which is a convolution of the output's
- * gradient with kernels turned by half a circle. */
+/* All passes by winograd.h. The gradient of the input is a convolution of the output's gradient
+ * with kernels turned by half a circle. */
 
 static struct dpt_winograd shape_of(const struct dpt_cpu_node *node)
 {
@@ -155,4 +155,58 @@ const struct dpt_conv_way dpt_conv_winograd_data = {
     .plan = plan_data,
     .refresh = refresh_data,
     .data = data,
+};
+
+/* --- the gradient of the weights -------------------------------------------------------------- */
+
+/* Without what is computed after the convolution. */
+static struct dpt_winograd shape_of_weights(const struct dpt_cpu_node *node)
+{
+    struct dpt_winograd w = shape_of(node);
+
+    w.pool = w.relu = false;
+    return w;
+}
+
+static enum dpt_status fits_winograd_weights(struct dpt_cpu_program *program,
+                                             struct dpt_cpu_node *node, enum dpt_conv_pass pass,
+                                             bool *fits, struct dpt_error *err)
+{
+    const struct dpt_window *window = &node->graph->window;
+    const struct dpt_winograd w = shape_of_weights(node);
+
+    (void)program, (void)pass, (void)err;
+    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
+            node->x_layout == DPT_LAYOUT_C16 && node->y_layout == DPT_LAYOUT_C16 &&
+            dpt_winograd_pays(&w);
+    return DPT_OK;
+}
+
+static enum dpt_status plan_weights(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                    enum dpt_conv_pass pass, struct dpt_error *err)
+{
+    const struct dpt_winograd w = shape_of_weights(node);
+
+    (void)pass, (void)err;
+    dpt_cpu_want_scratch(program, dpt_winograd_weights_scratch(&w));
+    return DPT_OK;
+}
+
+static void weights(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct dpt_conv *conv = node->own;
+    const struct dpt_winograd w = shape_of_weights(node);
+    const float *dy = dpt_cpu_buffer(run, conv->dy);
+
+    dpt_winograd_weights(&w, run->program->spec.micro, dpt_cpu_buffer(run, conv->back_x), dy,
+                         run->add, run->scratch, dpt_cpu_gradient(run, node->graph->weight));
+    if (conv->shape.bias)
+        dpt_direct_bias(&conv->shape, dy, run->add, dpt_cpu_gradient(run, node->graph->bias));
+}
+
+const struct dpt_conv_way dpt_conv_winograd_weights = {
+    .name = "winograd",
+    .fits = fits_winograd_weights,
+    .plan = plan_weights,
+    .weights = weights,
 };
