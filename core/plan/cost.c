@@ -15,7 +15,7 @@ struct dpt_workload dpt_workload_of(const struct dpt_layout *l, const struct dpt
         .samples = l->sampler.global,
         .micro = l->micro,
         .ranks = l->ranks,
-        .owners = l->owners,
+        .owners = dpt_layout_dividers(l, &l->stage[0]),
         .threads = (double)l->all_threads,
         .slots = l->slots,
         .norms = dpt_optimizer_chunks(&l->job->optimizer, l->graph) > 0,

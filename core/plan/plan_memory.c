@@ -124,7 +124,9 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
     const bool saves = p->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = p->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
-    const bool once = l->sliced && !l->by_messages; /* a node's ranks have one arena of weights */
+    /* A node's ranks have one arena of weights, or of them and the slots. */
+    const bool shares = dpt_layout_shares_state(l, stage);
+    const bool once = shares || (l->sliced && !l->by_messages);
     double gradients, shared, divided, told, sent;
 
     dpt_tensor_parallel_bytes(l, stage, &divided, &told, &sent);
@@ -147,8 +149,7 @@ void dpt_plan_fill_memory(struct dpt_plan *p)
              program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              (double)program.copies},
             {"gradients", "gradients", DPT_PLAN_GRADIENTS, DPT_PLAN_RANK, gradients},
-            {"optimizer", "optimizer", DPT_PLAN_OPTIMIZER,
-             dpt_layout_shares_slots(l, stage) ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+            {"optimizer", "optimizer", DPT_PLAN_OPTIMIZER, shares ? DPT_PLAN_NODE : DPT_PLAN_RANK,
              l->slots * learned / l->owners},
             {"activations", "activations", DPT_PLAN_VALUES, DPT_PLAN_RANK, (double)program.values},
             {"workspace", "workspace", DPT_PLAN_VALUES, DPT_PLAN_RANK, (double)program.scratch},

@@ -229,7 +229,7 @@ static void update(const struct dpt_plan *p, const struct step *d, struct dpt_pl
     const struct dpt_workload one = alone(p, l->micro);
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
-    const int threads = p->layout.threads;
+    const int threads = p->layout.threads, dividers = dpt_layout_dividers(l, p->stage);
     double seconds, whole;
     bool by_bytes;
 
@@ -238,8 +238,8 @@ static void update(const struct dpt_plan *p, const struct step *d, struct dpt_pl
                    d->slower / (sums_in_memory(p, d) ? l->node_replicas : 1);
     seconds = dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) / reached_update;
     whole = p->trial.done ? p->trial.update : seconds;
-    /* Shards divide the optimizer's part of it. */
-    step->update += fmax(whole - seconds * (1 - 1.0 / l->owners), whole / l->owners) * d->slower;
+    /* They divide the optimizer's part of it. */
+    step->update += fmax(whole - seconds * (1 - 1.0 / dividers), whole / dividers) * d->slower;
     step->update *= (double)p->stage->graph.floats / (double)p->model.graph.floats;
 }
 

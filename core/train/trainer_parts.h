@@ -119,7 +119,7 @@ struct dpt_arenas {
     float *slot[DPT_MAX_SLOTS];
     int slots; /* the last one is the weights' moving average, if there is one (average.h) */
     const char *slot_names[DPT_MAX_SLOTS];
-    /* The memory of the slots, if the ranks of a node share them; else empty. */
+    /* The memory of parameters and slots, if the ranks of a node share them; else empty. */
     struct dpt_shared shared;
     int owners;             /* ranks that divide each slot */
     struct dpt_parts parts; /* [ranks]: for messages with the owners of shards or stages */

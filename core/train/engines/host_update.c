@@ -142,13 +142,9 @@ static void update_floats(struct dpt_host_update *u, int range, size_t begin, si
     run_parts(u, update_range);
 }
 
-/*
- * Updates all parameters. In shards a rank updates those that it owns, and gets the others. If the
- * ranks of a node share their slots, each updates the parameters of the others' parts first and
- * only reads those slots, and writes its own part of them once nobody reads it any more: so every
- * rank's parameters come from its own ones, and a fault of one's memory shows
- * (dpt_trainer_check_replicas).
- */
+/* Updates all parameters. In shards a rank updates those that it owns, and gets the others. If the
+ * ranks of a node share parameters and slots, each updates a part of them. All have read the
+ * parameters by then, since their gradients are in the sum. */
 static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -160,12 +156,9 @@ static enum dpt_status update_all(struct dpt_host_update *u, struct dpt_error *e
 
     if (together) {
         dpt_thread_part(floats, node->rank, node->size, &begin, &end);
-        u->update.reads_slots = true;
-        update_floats(u, 0, 0, begin);
-        update_floats(u, 0, end, floats);
-        u->update.reads_slots = false;
-        DPT_TRY(dpt_group_barrier(node, err));
+        u->update.for_others = true;
         update_floats(u, 0, begin, end);
+        DPT_TRY(dpt_group_barrier(node, err));
     }
     for (int k = 0; k < t->reduction.type->ranges(t) && !together; k++) {
         const struct dpt_slice own = dpt_gradient_own(t, k);

@@ -212,7 +212,8 @@ static const struct dpt_option train_options[] = {
      .help = "a loss or gradient that is not finite: stop the run, or skip the step; outputs in "
              "an evaluation: stop the run, or warn"},
     {WHEN("check_replicas", NONE, train.check_replicas, "100 steps"),
-     .help = "compare the weights of all ranks, also at each checkpoint"},
+     .help = "compare all copies of the weights, also at each checkpoint; ranks of a node "
+             "share large ones"},
     {0},
 };
 

@@ -10,8 +10,8 @@
 
 /* Host threads of a rank whose device computes: they only hand samples over. */
 enum { DEVICE_THREADS = 4 };
-/* The ranks of a node share the optimizer's state from this many bytes on: a smaller state is in
- * each core's caches. */
+/* The ranks of a node share weights and optimizer state from this many bytes on: a smaller state is
+ * in each core's caches. */
 enum { WORTH_SHARING = 16 << 20 };
 
 /* --- who has which part of the model ---------------------------------------------------------- */
@@ -175,12 +175,17 @@ out:
     return status;
 }
 
-bool dpt_layout_shares_slots(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
+bool dpt_layout_shares_state(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
 {
-    const double bytes = l->slots * (double)stage->graph.floats * sizeof(float);
+    const double bytes = (1 + l->slots) * (double)stage->graph.floats * sizeof(float);
 
     return l->trains && !l->on_device && l->owners == 1 && l->node_replicas > 1 &&
            dpt_optimizer_rule(&l->job->optimizer).kind != DPT_RULE_NONE && bytes >= WORTH_SHARING;
+}
+
+int dpt_layout_dividers(const struct dpt_layout *l, const struct dpt_layout_stage *stage)
+{
+    return dpt_layout_shares_state(l, stage) ? l->node_replicas : l->owners;
 }
 
 /* --- threads ---------------------------------------------------------------------------------- */

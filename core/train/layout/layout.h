@@ -164,8 +164,10 @@ static inline int dpt_layout_nodes(const struct dpt_layout *layout)
 {
     return (layout->replicas + layout->node_replicas - 1) / layout->node_replicas;
 }
-/* Whether the optimizer's state of a stage is so large that the ranks of a node share it, and each
- * writes a part (setup/arenas.c). */
-bool dpt_layout_shares_slots(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* Whether the optimizer's state of a stage is so large that the ranks of a node share it, and the
+ * weights with it, and each updates a part (setup/arenas.c). */
+bool dpt_layout_shares_state(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* How many ranks divide the update of a stage's weights; 1: each makes all of it. */
+int dpt_layout_dividers(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
 
 #endif

@@ -42,27 +42,30 @@ void dpt_units_close_arena(float *arena, size_t floats, int owners)
         dpt_free(arena);
 }
 
+/* How many ranks hold the arena of the parameters together, if any do. */
+static int holders(const struct dpt_trainer *t)
+{
+    return dpt_layout_shares_state(&t->layout, t->stage) ? t->layout.node_replicas
+                                                         : dpt_units_owners(t);
+}
+
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t bytes = (size_t)graph->arena * sizeof(float);
 
-    t->arenas.params = dpt_units_open_arena((size_t)graph->arena, dpt_units_owners(t));
+    t->arenas.params = dpt_units_open_arena((size_t)graph->arena, holders(t));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)bytes));
-    if (!t->layout.sliced && !t->loads &&
-        dpt_trainer_replicas(t)->world.rank == 0) /* a tensor's numbers do not depend on others */
-        DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
 out:
     return status;
 }
 
 void dpt_units_close_params(struct dpt_trainer *t)
 {
-    if (t->units.weights.bytes == NULL) /* else it is these */
-        dpt_units_close_arena(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena,
-                              dpt_units_owners(t));
+    if (t->units.weights.bytes == NULL && t->arenas.shared.bytes == NULL) /* else it is in these */
+        dpt_units_close_arena(t->arenas.params, (size_t)dpt_trainer_graph(t)->arena, holders(t));
 }
 
 void dpt_units_open(struct dpt_trainer *t)
@@ -122,10 +125,19 @@ static enum dpt_status init_slice(struct dpt_trainer *t, struct dpt_error *err)
 
 enum dpt_status dpt_units_init(struct dpt_trainer *t, struct dpt_error *err)
 {
-    return t->layout.sliced
-               ? init_slice(t, err)
-               : dpt_group_broadcast(&dpt_trainer_replicas(t)->world, 0, t->arenas.params,
-                                     (size_t)dpt_trainer_graph(t)->arena * sizeof(float), err);
+    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
+    const struct dpt_graph *graph = dpt_trainer_graph(t);
+    enum dpt_status status = DPT_OK;
+
+    if (t->layout.sliced)
+        return init_slice(t, err);
+    if (replicas->rank == 0) /* a tensor's numbers do not depend on others */
+        status = dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(dpt_group_broadcast(replicas, 0, t->arenas.params, (size_t)graph->arena * sizeof(float),
+                                err));
+out:
+    return status;
 }
 
 enum dpt_status dpt_units_share(struct dpt_trainer *t, struct dpt_error *err)

@@ -24,8 +24,7 @@ static inline int dpt_units_owners(const struct dpt_trainer *t)
  * part. NULL: there is no memory. close takes NULL, too. */
 float *dpt_units_open_arena(size_t floats, int owners);
 void dpt_units_close_arena(float *arena, size_t floats, int owners);
-/* Makes t->arenas.params. If each rank has all of the weights, those of the first replica have
- * their initial values; else it is address space. Errors: RANK. */
+/* Makes t->arenas.params, or address space for it, where ranks hold it together. Errors: RANK. */
 enum dpt_status dpt_units_open_params(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_units_close_params(struct dpt_trainer *t);
 /* Collective over the node. To be called once the team and arenas are there, and before the arenas
@@ -65,10 +64,11 @@ void dpt_units_release(struct dpt_trainer *t, int unit);
  * frozen floats are cleared. target: of the reduction, for this unit. */
 float *dpt_units_gradient(const struct dpt_trainer *t, int unit, float *target);
 
-/* Whether this rank holds the model's state, and updates it. */
+/* Whether this rank holds the model's state, and updates it: one of those that share it does. */
 static inline bool dpt_units_has_state(const struct dpt_trainer *t)
 {
-    return t->units.weights.bytes == NULL || dpt_trainer_replicas(t)->node.rank == 0;
+    return (t->units.weights.bytes == NULL && t->arenas.shared.bytes == NULL) ||
+           dpt_trainer_replicas(t)->node.rank == 0;
 }
 
 #endif

@@ -20,17 +20,20 @@ void dpt_arenas_count_slots(struct dpt_arenas *a, const struct dpt_layout *l)
         a->slot_names[own] = DPT_CHECKPOINT_AVERAGE;
 }
 
-enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_trainer_join_state(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
+    const size_t floats = (size_t)dpt_trainer_graph(t)->floats,
+                 arena = (size_t)dpt_trainer_graph(t)->arena;
 
-    if (!dpt_layout_shares_slots(&t->layout, t->stage))
+    if (!dpt_layout_shares_state(&t->layout, t->stage))
         return DPT_OK;
     DPT_TRY(dpt_shared_open(&t->arenas.shared, &dpt_trainer_replicas(t)->node,
-                            (size_t)t->arenas.slots * floats * sizeof(float), err));
+                            (arena + (size_t)t->arenas.slots * floats) * sizeof(float), err));
+    dpt_unreserve(t->arenas.params, arena * sizeof(float));
+    t->arenas.params = t->arenas.shared.bytes;
     for (int k = 0; k < t->arenas.slots; k++)
-        t->arenas.slot[k] = (float *)t->arenas.shared.bytes + (size_t)k * floats;
+        t->arenas.slot[k] = t->arenas.params + arena + (size_t)k * floats;
 out:
     return status;
 }
@@ -48,6 +51,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const struct dpt_graph *graph = dpt_trainer_graph(t);
     const size_t ranks = (size_t)t->comm->world.size;
+    const bool shares = dpt_layout_shares_state(&t->layout, t->stage);
 
     t->arenas.owners = t->layout.owners;
     DPT_TRY(dpt_units_open_params(t, err));
@@ -56,7 +60,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     if (!t->data.train.present)
         return DPT_OK;
     dpt_arenas_count_slots(&t->arenas, &t->layout);
-    for (int k = 0; k < t->arenas.slots && !dpt_layout_shares_slots(&t->layout, t->stage); k++) {
+    for (int k = 0; k < t->arenas.slots && !shares; k++) {
         t->arenas.slot[k] = dpt_units_open_arena((size_t)graph->floats, t->arenas.owners);
         if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)graph->floats * sizeof(float)));

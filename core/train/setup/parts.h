@@ -38,15 +38,14 @@ enum dpt_status dpt_splits_identify(struct dpt_splits *data, struct dpt_error *e
 enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_loaders(struct dpt_trainer *t);
 
-/* arenas.c. Opens the parameters, initialised on rank 0, and, where it trains, the slots but for
- * those of dpt_trainer_join_slots. Errors: RANK. */
+/* arenas.c. Opens the parameters and, where it trains, the slots but for
+ * those of dpt_trainer_join_state. Errors: RANK. */
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_trainer_close_arenas(struct dpt_trainer *t);
-/* Collective over the node. Opens the slots that its ranks have together
- * (dpt_layout_shares_slots): each rank updates all of its own parameters, reading the slots, and
- * then writes the part of the slots that is its own. A fault in such slots shows only against those
- * of other nodes. Errors: RANK. */
-enum dpt_status dpt_trainer_join_slots(struct dpt_trainer *t, struct dpt_error *err);
+/* Collective over the node. Opens the parameters and slots that its ranks have together
+ * (dpt_layout_shares_state): each rank updates a part of them. So a node holds and updates them
+ * once, and a fault in them shows only against those of other nodes. Errors: RANK. */
+enum dpt_status dpt_trainer_join_state(struct dpt_trainer *t, struct dpt_error *err);
 /* Sets how many slots there are, and their names. */
 void dpt_arenas_count_slots(struct dpt_arenas *arenas, const struct dpt_layout *layout);
 

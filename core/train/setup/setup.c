@@ -33,8 +33,9 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     const double slots = t->layout.slots * (double)graph->floats / t->layout.owners * sizeof(float);
     const double own = dpt_layout_parameters(&t->layout, t->stage) * sizeof(float),
                  unit = dpt_layout_unit(&t->layout, t->stage) * sizeof(float);
-    const double need = (2 * own + unit) * ranks + (t->layout.by_messages ? unit : 0) +
-                        (dpt_layout_shares_slots(&t->layout, t->stage) ? slots : slots * ranks);
+    const int held = dpt_layout_shares_state(&t->layout, t->stage) ? 1 : ranks; /* copies of both */
+    const double need =
+        (own + unit) * ranks + (t->layout.by_messages ? unit : 0) + (own + slots) * held;
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
@@ -221,7 +222,7 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
         if (status == DPT_OK && !opened) {
             dpt_units_open(t);
             DPT_TRY(dpt_units_share(t, err));
-            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_slots(t, err), err));
+            DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_join_state(t, err), err));
             DPT_TRY(dpt_group_agree(&t->comm->world, dpt_runner_open(&t->runner, t, err), err));
             DPT_TRY(t->engine->open(t, err));
             opened = true;

@@ -21,7 +21,7 @@ static float *average_of(const struct dpt_trainer *t)
 }
 
 /* In how many ranges this rank writes floats of the average, and which of one: those that it owns,
- * or its part of slots that the node has once. */
+ * or its part of what the node has once. */
 static int count_ranges(const struct dpt_trainer *t)
 {
     return t->arenas.shared.bytes == NULL && t->reduction.type != NULL
@@ -81,25 +81,16 @@ enum dpt_status dpt_average_exchange(struct dpt_trainer *t, struct dpt_error *er
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *replicas = dpt_trainer_replicas(t);
-    const bool together = t->arenas.shared.bytes != NULL;
-    const size_t floats = (size_t)dpt_trainer_graph(t)->floats;
     float *const params = t->arenas.params, *const average = average_of(t);
 
     /* No rank may still read what the last update, or exchange, gave it. */
     DPT_TRY(dpt_group_barrier(&replicas->world, err));
-    if (together) { /* the others' parts are only read; each writes what all have in its own */
-        const struct dpt_slice own = written(t, 0);
-
-        memcpy(params, average, own.begin * sizeof *params);
-        memcpy(params + own.end, average + own.end, (floats - own.end) * sizeof *params);
-        DPT_TRY(dpt_group_barrier(&replicas->node, err));
-    }
     for (int k = 0; k < count_ranges(t); k++) {
         const struct dpt_slice own = written(t, k);
 
         exchange(params + own.begin, average + own.begin, own.end - own.begin);
     }
-    if (together)
+    if (t->arenas.shared.bytes != NULL)
         DPT_TRY(dpt_group_barrier(&replicas->node, err));
     if (t->reduction.type != NULL)
         DPT_TRY(share(t, err));

@@ -1,7 +1,9 @@
 #include "core/train/update/optimizer.h"
 
 #include <math.h>
+#include <string.h>
 
+#include "core/base/nontemporal.h"
 #include "core/base/prefetch.h"
 #include "core/base/sum_of_squares.h"
 #include "core/base/vector.h"
@@ -25,29 +27,31 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
 #include "core/backend/optimizers.inc"
 #undef RULE
 
-/* The loop of a rule: float, one pass over memory. writes: how many of the slots it changes, or
- * 0. */
-#define LOOP(way, name, slots, writes)                                                             \
-    DPT_INLINE void some_##way##_##name(const struct dpt_scalars *f, float scale, size_t n,        \
-                                        float *restrict params, const float *restrict gradient,    \
-                                        float *restrict first, float *restrict second)             \
+/* The loop of a rule: float, one pass over memory. */
+#define LOOP(X, NAME, name, slots)                                                                 \
+    DPT_INLINE void some_##name(const struct dpt_scalars *f, float scale, size_t n,                \
+                                float *restrict params, const float *restrict gradient,            \
+                                float *restrict first, float *restrict second)                     \
     {                                                                                              \
         for (size_t i = 0; i < n; i++) {                                                           \
             struct dpt_element x = {params[i], (slots) > 0 ? first[i] : 0,                         \
                                     (slots) > 1 ? second[i] : 0};                                  \
                                                                                                    \
             rule_##name(&x, gradient[i] * scale, f);                                               \
-            if ((writes) > 0)                                                                      \
+            if ((slots) > 0)                                                                       \
                 first[i] = x.m;                                                                    \
-            if ((writes) > 1)                                                                      \
+            if ((slots) > 1)                                                                       \
                 second[i] = x.v;                                                                   \
             params[i] = x.p;                                                                       \
         }                                                                                          \
     }                                                                                              \
-    DPT_VECTOR static void way##_##name(const struct dpt_scalars f, float scale, size_t n,         \
-                                        float *restrict params, const float *restrict gradient,    \
-                                        float *restrict first, float *restrict second)             \
+    DPT_VECTOR static void pass_##name(const struct dpt_scalars f, float scale, size_t n,          \
+                                       float *restrict params, const float *restrict gradient,     \
+                                       float *restrict first, float *restrict second,              \
+                                       bool for_others)                                            \
     {                                                                                              \
+        _Alignas(DPT_ALIGN) float line[DPT_LINE];                                                  \
+                                                                                                   \
         while (n >= DPT_LINE) {                                                                    \
             dpt_prefetch(params);                                                                  \
             dpt_prefetch(gradient);                                                                \
@@ -55,34 +59,36 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
                 dpt_prefetch(first);                                                               \
             if ((slots) > 1)                                                                       \
                 dpt_prefetch(second);                                                              \
-            some_##way##_##name(&f, scale, DPT_LINE, params, gradient, first, second);             \
+            if (for_others)                                                                        \
+                memcpy(line, params, sizeof line);                                                 \
+            some_##name(&f, scale, DPT_LINE, for_others ? line : params, gradient, first, second); \
+            if (for_others)                                                                        \
+                dpt_copy_nontemporal(params, line, DPT_LINE);                                      \
             params += DPT_LINE;                                                                    \
             gradient += DPT_LINE;                                                                  \
             first += (slots) > 0 ? DPT_LINE : 0;                                                   \
             second += (slots) > 1 ? DPT_LINE : 0;                                                  \
             n -= DPT_LINE;                                                                         \
         }                                                                                          \
-        some_##way##_##name(&f, scale, n, params, gradient, first, second);                        \
+        some_##name(&f, scale, n, params, gradient, first, second);                                \
     }
-#define LOOPS(X, NAME, name, slots) LOOP(pass, name, slots, slots) LOOP(read, name, slots, 0)
-DPT_RULES(LOOPS, )
-#undef LOOPS
+DPT_RULES(LOOP, )
 #undef LOOP
 
 _Static_assert((int)DPT_RULE_MOST_SLOTS <= (int)DPT_MAX_SLOTS, "slots of a rule");
 
-static void run_rule(enum dpt_rule_kind kind, bool reads_slots,
+static void run_rule(enum dpt_rule_kind kind, bool for_others,
                      const struct dpt_optimizer_part *part)
 {
-#define LOOPS(X, NAME, name, slots) [DPT_RULE_##NAME] = {pass_##name, read_##name},
-    static void (*const loops[DPT_RULE_COUNT][2])(
+#define LOOPS(X, NAME, name, slots) [DPT_RULE_##NAME] = pass_##name,
+    static void (*const loops[DPT_RULE_COUNT])(
         const struct dpt_scalars f, float scale, size_t n, float *restrict params,
-        const float *restrict gradient, float *restrict first,
-        float *restrict second) = {DPT_RULES(LOOPS, )};
+        const float *restrict gradient, float *restrict first, float *restrict second,
+        bool for_others) = {DPT_RULES(LOOPS, )};
 #undef LOOPS
 
-    loops[kind][reads_slots](*part->f, part->scale, part->n, part->params, part->gradient,
-                             part->slot[0], part->slot[1]);
+    loops[kind](*part->f, part->scale, part->n, part->params, part->gradient, part->slot[0],
+                part->slot[1], for_others);
 }
 
 /*
@@ -296,7 +302,7 @@ static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const d
 {
     enum { BLOCK = 8 * 1024 };
     const bool rule = pass->rule.kind != DPT_RULE_NONE;
-    const bool averages = pass->update->average > 0 && !pass->update->reads_slots;
+    const bool averages = pass->update->average > 0;
     const struct dpt_scalars *f = scalars_of(pass, t);
     const struct dpt_optimizer_norms norms =
         rule ? (struct dpt_optimizer_norms){0} : add_up(t, squares);
@@ -307,7 +313,7 @@ static void update_tensor(struct pass *pass, const struct dpt_tensor *t, const d
         const struct dpt_optimizer_part part = part_of(pass, t, f, first, n);
 
         if (rule)
-            run_rule(pass->rule.kind, pass->update->reads_slots, &part);
+            run_rule(pass->rule.kind, pass->update->for_others, &part);
         else
             pass->type->step(pass->options, &part, &norms);
         if (averages)

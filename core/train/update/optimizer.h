@@ -23,8 +23,9 @@ struct dpt_update {
     int64_t step; /* 1 for the first update: bias correction */
     /* The gradient is multiplied by this first: 1 / samples, times the clipping factor. */
     float scale;
-    /* The slots are read only, since another rank writes them; for optimizers with a rule. */
-    bool reads_slots;
+    /* Other ranks read these weights: rules write them past the caches (nontemporal.h), and the
+     * caller fences. */
+    bool for_others;
     /* The share of the new weights in their moving average, which is the slot after the
      * optimizer's; 0: there is none. */
     double average;

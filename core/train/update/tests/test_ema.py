@@ -120,16 +120,18 @@ def test_meshes_have_the_bytes_of_one_rank(tmp_path):
         assert validated(folder) == validated(tmp_path / "one"), mesh
 
 
-def test_slots_that_a_node_shares_have_the_bytes_of_one_rank(tmp_path):
-    """From 16 MiB on: each rank writes a part of the average, which is evaluated with all of it."""
-    path = job(tmp_path / "job.yaml", model="{type: mlp, hidden: [9200], outputs: 10}", optimizer="{type: adam}", batch="{global: 16, micro: 8}",
+def test_weights_that_a_node_shares_have_the_bytes_of_one_rank(tmp_path):
+    """From 16 MiB on: each rank updates a part of them and of the average, which is evaluated with all of it; one has the statistics. Stopped and resumed."""
+    path = job(tmp_path / "job.yaml", optimizer="{type: adam}", batch="{global: 16, micro: 4}",
+               model="{type: sequential, layers: [flatten, {dense: 9200}, batchnorm, relu, {dense: 10}]}",
                data="{train: synthetic, valid: 0.1, synthetic: {samples: 100, shape: [1, 12, 12]}}",
                comm="{reduction: reproducible}", train="{steps: 2, ema: 0.5}", checkpoint="{every: 1 epochs}", eval="{every: 1 steps}")
     planned = dpt.run("plan", path, "--json", "--no-time", "--ranks", 2)
-    assert json.loads(planned.out)["memory"]["of"]["optimizer"] == "node", planned
-    for ranks in (0, 2):
+    assert json.loads(planned.out)["memory"]["of"]["weights"] == "node", planned
+    train(path, tmp_path / "3", ranks=2, sets=["train.steps=1"])
+    for ranks in (0, 2, 3):
         train(path, tmp_path / str(ranks), ranks=ranks)
-    assert validated(tmp_path / "2") == validated(tmp_path / "0") and dpt.newest(tmp_path / "2") == dpt.newest(tmp_path / "0")
+        assert validated(tmp_path / str(ranks)) == validated(tmp_path / "0") and dpt.newest(tmp_path / str(ranks)) == dpt.newest(tmp_path / "0")
 
 
 @pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcublasLt.so.13")), reason="no fake device")
