@@ -141,30 +141,37 @@ DPT_INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t co
     }
 }
 
-/* Four rows by sixteen columns at a time: there are half as many registers, half as wide. */
+/* Four rows by 16 or 24 columns at a time: there are half as many registers, half as wide. */
 DPT_INLINE AVX2 void avx2_part(int64_t k, const float *a, int64_t row, int64_t column, int v,
-                               const float *b, enum dpt_tile_way way, float *c, int64_t ldc)
+                               int wide, const float *b, enum dpt_tile_way way, float *c,
+                               int64_t ldc)
 {
-    __m256 sum[4][2];
+    __m256 sum[4][3];
 
 #pragma GCC unroll 4
     for (int m = 0; m < 4; m++)
-        sum[m][0] = sum[m][1] = _mm256_setzero_ps();
+#pragma GCC unroll 3
+        for (int n = 0; n < wide; n++)
+            sum[m][n] = _mm256_setzero_ps();
     for (int64_t i = 0; i < k; i++, a += column, b += (int64_t)v * LANES) {
-        const __m256 low = _mm256_load_ps(b), high = _mm256_load_ps(b + 8);
+        __m256 from[3];
 
+#pragma GCC unroll 3
+        for (int n = 0; n < wide; n++)
+            from[n] = _mm256_load_ps(b + (int64_t)n * 8);
 #pragma GCC unroll 4
         for (int m = 0; m < 4; m++) {
             const __m256 factor = _mm256_set1_ps(a[m * row]);
 
-            sum[m][0] = _mm256_fmadd_ps(factor, low, sum[m][0]);
-            sum[m][1] = _mm256_fmadd_ps(factor, high, sum[m][1]);
+#pragma GCC unroll 3
+            for (int n = 0; n < wide; n++)
+                sum[m][n] = _mm256_fmadd_ps(factor, from[n], sum[m][n]);
         }
     }
 #pragma GCC unroll 4
     for (int m = 0; m < 4; m++, c += ldc) {
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; n++) {
+#pragma GCC unroll 3
+        for (int n = 0; n < wide; n++) {
             float *to = c + (int64_t)n * 8;
 
             if (way == DPT_TILE_STREAM)
@@ -181,7 +188,13 @@ DPT_INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column
                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
                           const struct dpt_tile_prefetch *prefetch)
 {
-    BY_PARTS(avx2_part);
+    const int wide = v == 3 ? 3 : 2;
+
+    for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)
+        prefetch_piece(prefetch, i / LANES);
+    for (int m = 0; m < ROWS; m += 4)
+        for (int64_t n = 0; n < (int64_t)v * LANES; n += (int64_t)wide * 8)
+            avx2_part(k, a + m * row, row, column, v, wide, b + n, way, c + m * ldc + n, ldc);
 }
 
 #define FAST_AVX512(name, v, row, column) FAST(avx512, AVX512, name, v, row, column)
