@@ -203,7 +203,7 @@ class Runner:
             return
         self.counts["run"] += 1
         # A model may be deep and its init anything: in another precision even the first loss is another then.
-        if self.device is not None and case.job["device"]["precision"] == "fp32":
+        if self.device is not None and case.job["device"].get("precision") == "fp32":
             self.is_as_the_cpu(case, one, f"{folder}/cpu")
         if self.gpus > 1:
             try:

@@ -267,14 +267,14 @@ static void run_sub_batches(const struct dpt_gemm *p, dpt_tile *tile, const floa
 }
 
 /*
- * What was measured and left, for 784-4096-4096-10 with Adam on one rank of two threads (Xeon,
- * Sapphire Rapids without AMX, 128 rows, a step of 58 ms): a gradient that is never written, but
- * computed once for its norm and again for the update, would take another 14.4 ms of products to
- * save the 2.9 that the norm reads for and the seventh of the optimizer's 10.2, since stores past
- * the caches hide behind the product. With few rows at a time (3136 to 128, 8 times 16 rows), one
- * product of kept operands in place of eight that add to the gradient saved 2 % of a step with
- * AVX-512 and nothing with AVX2; weights packed once per step saved 25 % of the data's product,
- * and packing took as long.
+ * What was left, for 784-4096-4096-10 with Adam on one rank of two threads (Xeon, Sapphire Rapids
+ * without AMX, 128 rows, a step of 58 ms): a gradient that is never written, but computed once for
+ * its norm and again for the update, would take another 14.4 ms of products to save the 2.9 that
+ * the norm reads for and the seventh of the optimizer's 10.2 (reckoned from the times of these),
+ * since stores past the caches hide behind the product. Measured: with few rows at a time (3136 to
+ * 128, 8 times 16 rows), one product of kept operands in place of eight that add to the gradient
+ * saved 2 % of a step with AVX-512 and nothing with AVX2; weights packed once per step saved 25 %
+ * of the data's product, and packing took as long.
  */
 void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x, bool add,
                       int64_t first, int64_t last, float *scratch, float *dw)
