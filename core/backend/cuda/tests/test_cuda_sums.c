@@ -309,7 +309,7 @@ static void ranks_along_the_tree(void **state)
 struct chunked {
     struct dpt_cuda_chunk *chunk;
     int64_t chunks, n;
-    float *gradient;
+    float *gradient, *statistics;
     double *partial;
 };
 
@@ -327,15 +327,18 @@ static void open_chunked(struct chunked *c, struct draw *d, int64_t most, int64_
     }
     c->n = (at + 15) / 16 * 16;
     c->chunk[c->chunks - 1].n += (int32_t)(c->n - at);
-    c->gradient = dpt_alloc_array((size_t)(c->n + state), 4);
+    c->gradient = dpt_alloc_array((size_t)c->n, 4);
+    c->statistics = dpt_alloc_array((size_t)state, 4);
     c->partial = dpt_alloc_array((size_t)(c->chunks + 2 + dpt_cuda_chunk_blocks(c->chunks)), 8);
-    for (int64_t i = 0; i < c->n + state; i++)
+    for (int64_t i = 0; i < c->n; i++)
         c->gradient[i] = (float)draw_normal(d);
+    for (int64_t i = 0; i < state; i++)
+        c->statistics[i] = (float)draw_normal(d);
 }
 
 static void close_chunked(struct chunked *c)
 {
-    dpt_free(c->chunk), dpt_free(c->gradient), dpt_free(c->partial);
+    dpt_free(c->chunk), dpt_free(c->gradient), dpt_free(c->statistics), dpt_free(c->partial);
 }
 
 /* Adds up and decides as ranks do that have random chunks each: the doubles that they tell each
@@ -410,12 +413,12 @@ static void norms_of_chunks(void **state)
         if (broken == 3)
             c.gradient[draw_int(&d, 0, (int32_t)c.n - 1)] = INFINITY;
         if (broken == 4)
-            c.gradient[c.n + draw_int(&d, 0, STATE - 1)] = NAN;
+            c.statistics[draw_int(&d, 0, STATE - 1)] = NAN;
         for (int64_t k = 0; k < c.chunks; k++)
             want += dpt_sum_of_squares(c.gradient + c.chunk[k].begin, (size_t)c.chunk[k].n);
         want = sqrt(want) * scale;
         norm.gradient = c.gradient, norm.partial = c.partial, norm.n = c.n;
-        norm.statistics = c.gradient + c.n;
+        norm.statistics = c.statistics;
         norm.chunk = c.chunk, norm.listed = norm.chunks = c.chunks;
         alone = told;
         norm.state = &alone;
