@@ -262,6 +262,20 @@ static void gather(const struct dpt_plan *p, const struct dpt_layout *l,
     w->gathered[unit % 2] = w->link;
 }
 
+/* A unit's gradient is summed once its pass has ended. */
+static void sum_unit(const struct dpt_plan *p, const struct dpt_layout *l,
+                     const struct exchange *exchange, int unit, struct windows *w,
+                     double all[DPT_PLAN_LINKS])
+{
+    const size_t *edge = &p->stage->edge[unit];
+    double seconds[DPT_PLAN_LINKS];
+
+    sum_seconds(p, l, &exchange[OF_GRADIENT], (double)(edge[1] - edge[0]), seconds);
+    add_seconds(all, seconds);
+    w->link = fmax(w->link, w->passed[unit % 2]) + total(seconds);
+    w->summed[unit % 2] = w->link;
+}
+
 double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *l, int64_t rounds,
                              struct dpt_plan_step *step)
 {
@@ -274,19 +288,12 @@ double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *
     find_exchanges(p, l, exchange);
     for (int64_t i = 0; i < 2 * units * rounds; i++) {
         const int at = (int)(i % (2 * units)), unit = at < units ? at : 2 * units - 1 - at;
-        const int before = at == 0 || at <= units ? -1 : unit + 1;
         const bool back = at >= units;
         const int next = back ? (unit > 0 ? unit - 1 : 0) : unit < units - 1 ? unit + 1 : unit;
         double pass;
 
-        if (step != NULL && before >= 0) {
-            const size_t *edge = &stage->edge[before];
-
-            sum_seconds(p, l, &exchange[OF_GRADIENT], (double)(edge[1] - edge[0]), seconds);
-            add_seconds(all, seconds);
-            w.link = fmax(w.link, w.passed[before % 2]) + total(seconds);
-            w.summed[before % 2] = w.link;
-        }
+        if (step != NULL && at > units)
+            sum_unit(p, l, exchange, unit + 1, &w, all);
         gather(p, l, exchange, unit, &w, step != NULL ? all : NULL);
         gather(p, l, exchange, next, &w, step != NULL ? all : NULL);
         if (step == NULL)
@@ -301,10 +308,8 @@ double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *
         if (at < 2 * units - 1)
             continue;
         /* The first unit's gradient, then what lies behind them: the next round begins after it. */
-        sum_seconds(p, l, &exchange[OF_GRADIENT], (double)stage->edge[1], seconds);
-        add_seconds(all, seconds);
-        w.link = fmax(w.link, w.compute) + total(seconds);
-        w.compute = w.summed[0] = w.link;
+        sum_unit(p, l, exchange, 0, &w, all);
+        w.compute = w.link;
     }
     if (step == NULL)
         return w.floats * WORD;

@@ -195,8 +195,7 @@ static bool begins_unit(const struct dpt_layout *l, const struct dpt_graph *grap
 
     if (l->synchronized)
         return graph->nodes[i].whole_step;
-    return (l->sliced || l->sliced_there) && may_begin(graph, i) && at - from >= enough &&
-           at > from;
+    return dpt_layout_gathers(l) && may_begin(graph, i) && at - from >= enough && at > from;
 }
 
 enum dpt_status dpt_layout_cut_units(const struct dpt_layout *l, struct dpt_layout_stage *stage,
@@ -238,7 +237,7 @@ double dpt_layout_unit(const struct dpt_layout *l, const struct dpt_layout_stage
     const size_t *edge = stage->edge;
     size_t most = 0;
 
-    for (int k = 0; k < stage->units && (l->sliced || l->sliced_there); k++)
+    for (int k = 0; k < stage->units && dpt_layout_gathers(l); k++)
         most = edge[k + 1] - edge[k] > most ? edge[k + 1] - edge[k] : most;
     return (double)most;
 }

@@ -148,7 +148,7 @@ static enum dpt_status divide_state(struct dpt_layout *l, struct dpt_error *err)
     l->sliced = l->owners > 1 && shard == DPT_SHARD_PARAMETERS;
     l->sliced_there = l->on_device && l->updaters > 1 && shard == DPT_SHARD_PARAMETERS;
     l->by_messages = l->sliced && l->node_replicas < l->replicas;
-    l->in_parts = l->model_ranks > 1 || l->sliced || l->sliced_there;
+    l->in_parts = l->model_ranks > 1 || dpt_layout_gathers(l);
     l->streams = l->model_ranks * l->owners > 1;
     if (l->sliced && l->synchronized)
         return dpt_fail(err, DPT_BAD_JOB,

@@ -153,6 +153,11 @@ bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node);
 double dpt_layout_parameters(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
 /* Floats of the stage's largest unit of weights that have several owners; 0: they have one. */
 double dpt_layout_unit(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* Whether weights are there unit by unit, on hosts or on devices. */
+static inline bool dpt_layout_gathers(const struct dpt_layout *layout)
+{
+    return layout->sliced || layout->sliced_there;
+}
 /* Whether gradients are summed along the tree of core/comm/sums/tree.h: those of owners always
  * are. */
 static inline bool dpt_layout_along_tree(const struct dpt_layout *layout)

@@ -149,8 +149,8 @@ static int32_t count_most(const struct dpt_layout *l, const struct dpt_sampler *
 int32_t dpt_share_rounds(const struct dpt_layout *l, const struct dpt_share *s, bool infers)
 {
     /* In an evaluation of units all replicas gather their weights. */
-    return infers && (l->sliced || l->sliced_there) ? count_most(l, s->sampler, s->step, true)
-                                                    : count_rounds(s);
+    return infers && dpt_layout_gathers(l) ? count_most(l, s->sampler, s->step, true)
+                                           : count_rounds(s);
 }
 
 int32_t dpt_layout_most_rounds(const struct dpt_layout *l)

@@ -23,16 +23,21 @@ static struct dpt_winograd shape_of(const struct dpt_cpu_node *node)
     return w;
 }
 
+static bool is_plain_3x3(const struct dpt_cpu_node *node)
+{
+    const struct dpt_window *window = &node->graph->window;
+
+    return window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window);
+}
+
 /* Backward reads and writes the same layouts, where oneDNN must have no fallback. */
 static enum dpt_status fits_winograd(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      enum dpt_conv_pass pass, bool *fits, struct dpt_error *err)
 {
-    const struct dpt_window *window = &node->graph->window;
     const struct dpt_winograd w = shape_of(node);
 
     (void)pass;
-    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
-            dpt_winograd_pays(&w);
+    *fits = is_plain_3x3(node) && dpt_winograd_pays(&w);
 #if DPT_CPU_ONEDNN
     if (*fits)
         return dpt_conv_onednn_in_blocks(program, node, fits, err);
@@ -107,13 +112,12 @@ static enum dpt_status fits_winograd_data(struct dpt_cpu_program *program,
                                           struct dpt_cpu_node *node, enum dpt_conv_pass pass,
                                           bool *fits, struct dpt_error *err)
 {
-    const struct dpt_window *window = &node->graph->window;
     const struct dpt_winograd w = shape_of_data(node);
 
     (void)program, (void)pass, (void)err;
-    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
-            w.before[0] >= 0 && w.before[1] >= 0 && node->x_layout == DPT_LAYOUT_C16 &&
-            node->y_layout == DPT_LAYOUT_C16 && dpt_winograd_pays(&w);
+    *fits = is_plain_3x3(node) && w.before[0] >= 0 && w.before[1] >= 0 &&
+            node->x_layout == DPT_LAYOUT_C16 && node->y_layout == DPT_LAYOUT_C16 &&
+            dpt_winograd_pays(&w);
     return DPT_OK;
 }
 
@@ -172,13 +176,11 @@ static enum dpt_status fits_winograd_weights(struct dpt_cpu_program *program,
                                              struct dpt_cpu_node *node, enum dpt_conv_pass pass,
                                              bool *fits, struct dpt_error *err)
 {
-    const struct dpt_window *window = &node->graph->window;
     const struct dpt_winograd w = shape_of_weights(node);
 
     (void)program, (void)pass, (void)err;
-    *fits = window->kernel[0] == 3 && window->kernel[1] == 3 && dpt_conv_is_plain(window) &&
-            node->x_layout == DPT_LAYOUT_C16 && node->y_layout == DPT_LAYOUT_C16 &&
-            dpt_winograd_pays(&w);
+    *fits = is_plain_3x3(node) && node->x_layout == DPT_LAYOUT_C16 &&
+            node->y_layout == DPT_LAYOUT_C16 && dpt_winograd_pays(&w);
     return DPT_OK;
 }
 

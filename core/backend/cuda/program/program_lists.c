@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program/program.h"
+#include "core/backend/cuda/program/program_stage.h"
 #include "core/base/memory.h"
 
 /* --- loss ------------------------------------------------------------------------------------- */
@@ -278,11 +278,8 @@ out:
 /* The first node of backward of those whose gradients are there with node i's. */
 static int32_t last_beside(const struct dpt_cuda_program *p, int32_t i)
 {
-    int k = 0;
-
-    while (k + 1 < p->spec.units && i >= p->spec.unit[k + 1])
-        k++;
-    return p->spec.units > 0 ? p->spec.unit[k + 1] - 1 : p->spec.graph->n_nodes - 1;
+    return p->spec.units > 0 ? p->spec.unit[dpt_cuda_unit_of(p, i) + 1] - 1
+                             : p->spec.graph->n_nodes - 1;
 }
 
 /* Appends zeros for the gradients of frozen tensors, and for the gradients and state of layers on

@@ -248,7 +248,7 @@ static bool take_layouts(const struct dpt_cuda_program *p, const struct dpt_cuda
 {
     const struct dpt_cuda_lists *l = p->lists;
     struct dpt_cuda_layout_args *a = &e->args.layout;
-    int begin = run->first, end, unit = 0;
+    int begin = run->first, end;
 
     while (begin < run->first + run->n && l->layout_node[begin] < first)
         begin++;
@@ -256,11 +256,11 @@ static bool take_layouts(const struct dpt_cuda_program *p, const struct dpt_cuda
     a->blocks = a->total = 0;
     a->list = l->device_layouts + begin;
     a->arena = arena;
-    while (unit + 1 < p->spec.units && first >= p->spec.unit[unit + 1])
-        unit++;
-    if (p->spec.units > 0) /* where the arena would begin of which only this unit is there */
-        a->arena = (float *)((uintptr_t)dpt_cuda_at(p, arena, (int64_t)p->spec.edge[unit]) -
-                             p->spec.edge[unit] * sizeof *arena);
+    if (p->spec.units > 0) { /* this one alone is there */
+        const int64_t edge = (int64_t)p->spec.edge[dpt_cuda_unit_of(p, first)];
+
+        a->arena = dpt_cuda_begin_of(dpt_cuda_at(p, arena, edge), edge);
+    }
     for (end = begin; end < run->first + run->n && l->layout_node[end] < last; end++)
         dpt_cuda_count_layout(run->kernel, &l->layouts[end], a);
     return begin < end;

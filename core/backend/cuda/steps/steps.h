@@ -270,12 +270,6 @@ static inline enum dpt_cuda_shared dpt_cuda_steps_shared(const struct dpt_cuda_s
                                     : DPT_CUDA_SHARED_SUM;
 }
 
-/* Where an arena would begin of which float `first` is at `at`. */
-static inline float *dpt_cuda_begin_of(float *at, int64_t first)
-{
-    return (float *)((uintptr_t)at - (uintptr_t)first * sizeof *at);
-}
-
 /* Where the program's arena would begin that has a piece there. */
 static inline float *dpt_cuda_arena_of(const struct dpt_cuda_steps *s, float *arena,
                                        const struct dpt_cuda_slices *piece)
@@ -294,9 +288,7 @@ static inline float *dpt_cuda_slices_sum_at(const struct dpt_cuda_steps *s,
 static inline float *dpt_cuda_shifted(float *arena, const struct dpt_cuda_slices *piece,
                                       int64_t first)
 {
-    return arena == NULL ? NULL
-                         : (float *)((uintptr_t)arena +
-                                     ((uintptr_t)piece->at - (uintptr_t)first) * sizeof *arena);
+    return arena == NULL ? NULL : dpt_cuda_begin_of(arena + piece->at, first);
 }
 
 /* --- steps_graph.c ---------------------------------------------------------------------------- */

@@ -115,34 +115,40 @@ out:
     return status;
 }
 
+/* The piece that has float `at`, or the lowest one. */
+static const struct dpt_cuda_slices *piece_of(const struct dpt_cuda_steps *s, int64_t at)
+{
+    int i = s->n_pieces - 1;
+
+    while (i > 0 && at >= s->pieces[i - 1].first)
+        i--;
+    return &s->pieces[i];
+}
+
 /* The rank in whose slice float `at` is, and where the slice ends. -1: it is in none, since nothing
  * before it learns. */
 static int owner_of(const struct dpt_cuda_steps *s, int64_t at, int64_t *end)
 {
-    int i = s->n_pieces - 1, rank;
+    const struct dpt_cuda_slices *piece = piece_of(s, at);
+    int rank;
 
-    if (at < s->pieces[i].first) {
-        *end = s->pieces[i].first;
+    if (at < piece->first) {
+        *end = piece->first;
         return -1;
     }
-    while (i > 0 && at >= s->pieces[i - 1].first)
-        i--;
-    rank = (int)((at - s->pieces[i].first) / s->pieces[i].width);
-    *end = smaller(s->pieces[i].first + (rank + 1) * s->pieces[i].width, s->pieces[i].end);
+    rank = (int)((at - piece->first) / piece->width);
+    *end = smaller(piece->first + (rank + 1) * piece->width, piece->end);
     return rank;
 }
 
 /* Where this rank has float `at` of the gradient's sum, of a slice of its own. */
 static float *sum_at(const struct dpt_cuda_steps *s, int64_t at)
 {
-    int i = s->n_pieces - 1;
+    const struct dpt_cuda_slices *piece = piece_of(s, at);
 
-    if (s->units == NULL)
-        return s->p->gradient + at;
-    while (i > 0 && at >= s->pieces[i - 1].first)
-        i--;
-    return dpt_cuda_slices_sum_at(s, &s->pieces[i]) + at - s->pieces[i].first -
-           s->spec.rank * s->pieces[i].width;
+    return s->units == NULL
+               ? s->p->gradient + at
+               : dpt_cuda_slices_sum_at(s, piece) + at - piece->first - s->spec.rank * piece->width;
 }
 
 /* Of a chunk that begins at `begin`; it is gathered behind that. */

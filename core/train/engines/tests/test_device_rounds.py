@@ -19,8 +19,10 @@ from test_device_links import (test_a_dead_rank_is_named, test_a_rank_that_stays
 
 
 class Machine(test_device_links.Machine):
+    shard = "gradients"
+
     def job(self, sections, **more):
-        sections = {"comm": "{reduction: reproducible}", "parallel": "{shard: gradients}", **sections, **more}
+        sections = {"comm": "{reduction: reproducible}", "parallel": f"{{shard: {self.shard}}}", **sections, **more}
         if "micro" not in sections["batch"]:
             sections["batch"] = sections["batch"].replace("}", ", micro: 4}")
         return super().job(sections)

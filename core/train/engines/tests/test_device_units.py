@@ -7,6 +7,7 @@ import pytest
 sys.path[:0] = ["scripts/lib", "core/train/engines/tests", "cmd/tests"]
 import dpt  # noqa: E402
 import test_device_links  # noqa: E402
+import test_device_rounds  # noqa: E402
 from test_device_shards import AVERAGED, allocated  # noqa: E402
 from test_gpu import header  # noqa: E402
 from test_device import CNN, MLP, pytestmark  # noqa: E402,F401
@@ -19,12 +20,8 @@ from test_device_links import (test_a_dead_rank_is_named, test_a_rank_that_stays
 DEEP = {**MLP, "model": "{type: mlp, hidden: [24, 20, 33, 16, 7], outputs: 10}"}
 
 
-class Machine(test_device_links.Machine):
-    def job(self, sections, **more):
-        sections = {"comm": "{reduction: reproducible}", "parallel": "{shard: parameters}", **sections, **more}
-        if "micro" not in sections["batch"]:
-            sections["batch"] = sections["batch"].replace("}", ", micro: 4}")
-        return super().job(sections)
+class Machine(test_device_rounds.Machine):
+    shard = "parameters"
 
 
 @pytest.fixture(name="machine")
