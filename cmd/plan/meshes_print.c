@@ -155,8 +155,7 @@ static void print_sums(const struct dpt_plan_meshes *all, struct dpt_str *out)
     for (size_t i = 0; i < all->n; i++)
         nccl |= all->list[i].why[0] == '\0' && all->list[i].by_host == NULL;
     if (nccl)
-        dpt_str_printf(out,
-                       "sums by NCCL; by the hosts with `gradients` or `parameters` of stages\n");
+        dpt_str_printf(out, "sums by NCCL\n");
     else
         dpt_str_printf(out, "sums through the hosts' memory: %s\n", all->list[0].by_host);
 }

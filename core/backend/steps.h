@@ -150,11 +150,12 @@ struct dpt_staging_buffer {
 
 /* What a rank does with a micro-batch, in a stage or a unit of the model. */
 struct dpt_steps_pass {
-    int32_t micro; /* this rank's, from 0; with units the round */
+    int32_t micro; /* this rank's, from 0; with `round_robin` the round */
     int flight;    /* which of the program's micro-batches in flight it is (dpt_program_spec) */
-    int unit;      /* likewise */
+    int unit;      /* likewise; 0 without units */
+    int next;      /* the unit of the pass that follows, else the same */
     bool back;
-    bool last; /* nothing follows it in the step, or the round */
+    bool last; /* nothing follows it in the step */
     bool idle; /* this rank has failed: it only takes part in the messages */
 };
 

@@ -183,12 +183,13 @@ static void add_seconds(double all[DPT_PLAN_LINKS], const double seconds[DPT_PLA
  * with its nodes, and each of copying down, summing and copying up takes one after another. Ranks
  * that divide the update gather the weights after it, beside nothing, and sum few numbers before it
  * twice: what they tell each other, and the norm. So do stages, whose sums begin when all of
- * backward has ended. rounds: so many are summed, each before the next begins. */
+ * backward has ended. rounds: so many are summed, each before the next way back begins; a stage
+ * sums all but the last beside a forward, unless that writes statistics, which are summed, too. */
 static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, double rounds,
                         struct dpt_plan_step *step)
 {
     const struct dpt_graph *g = &p->stage->graph;
-    double now = 0, down = 0, sum = 0, up = 0, floats = 0, gathered = 0;
+    double now = 0, down = 0, sum = 0, up = 0, floats = 0, gathered = 0, beside = 0;
     const bool gathers = l->updaters > 1, apart = gathers || l->stages > 1;
     double all[DPT_PLAN_LINKS] = {0}, after[DPT_PLAN_LINKS] = {0}, seconds[DPT_PLAN_LINKS], left;
     struct exchange exchange[EXCHANGES];
@@ -216,7 +217,10 @@ static void sum_buckets(const struct dpt_plan *p, const struct dpt_layout *l, do
     left = up - now;
     if (p->by_host == NULL)
         left += call_takes * fmax(0, total(all) - left);
-    left *= rounds;
+    if (l->stages > 1 && g->arena == g->floats)
+        beside = dpt_plan_gpu_micro(p, p->stage->first > 0 ? p->stage->first : 1, p->stage->last,
+                                    l->micro, DPT_COMPUTES_FORWARD);
+    left += (rounds - 1) * fmax(0, left - beside);
     for (int i = 0; i < DPT_PLAN_LINKS; i++)
         all[i] *= rounds;
     for (int i = 0; apart && i < 2; i++) {
@@ -237,6 +241,7 @@ struct windows {
     double gathered[2];   /* the seconds at which they are, */
     double passed[2];     /* at which the pass that reads them has ended, */
     double summed[2];     /* and at which the gradient there has been summed */
+    double round;         /* so has the round's last sum */
     double link, compute; /* at which all has ended that was enqueued so far */
     double floats;        /* gathered */
 };
@@ -274,45 +279,51 @@ static void sum_unit(const struct dpt_plan *p, const struct dpt_layout *l,
     add_seconds(all, seconds);
     w->link = fmax(w->link, w->passed[unit % 2]) + total(seconds);
     w->summed[unit % 2] = w->link;
+    w->round = unit == 0 ? w->link : w->round;
 }
 
 double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *l, int64_t rounds,
                              struct dpt_plan_step *step)
 {
     const struct dpt_layout_stage *stage = p->stage;
-    const int units = stage->units;
+    const bool state = stage->graph.arena > stage->graph.floats;
     struct windows w = {.there = {-1, -1}};
     struct exchange exchange[EXCHANGES];
     double all[DPT_PLAN_LINKS] = {0}, seconds[DPT_PLAN_LINKS], computed = 0, after = 0, left;
+    struct dpt_unit_walk walk = {
+        {l->schedule, l->stages, stage->number, .micro_batches = (int32_t)rounds},
+        .units = stage->units};
+    struct dpt_unit_pass at;
+    int given = -1; /* the unit whose gradient is to be summed */
 
     find_exchanges(p, l, exchange);
-    for (int64_t i = 0; i < 2 * units * rounds; i++) {
-        const int at = (int)(i % (2 * units)), unit = at < units ? at : 2 * units - 1 - at;
-        const bool back = at >= units;
-        const int next = back ? (unit > 0 ? unit - 1 : 0) : unit < units - 1 ? unit + 1 : unit;
+    while (dpt_unit_next(&walk, &at)) {
+        double *const links = step != NULL ? all : NULL;
         double pass;
 
-        if (step != NULL && at > units)
-            sum_unit(p, l, exchange, unit + 1, &w, all);
-        gather(p, l, exchange, unit, &w, step != NULL ? all : NULL);
-        gather(p, l, exchange, next, &w, step != NULL ? all : NULL);
+        if (step != NULL && given >= 0)
+            sum_unit(p, l, exchange, given, &w, all);
+        gather(p, l, exchange, at.unit, &w, links);
+        gather(p, l, exchange, at.next, &w, links);
+        given = at.back ? at.unit : -1;
         if (step == NULL)
             continue;
-        pass = dpt_plan_gpu_micro(p, stage->node[unit] > 0 ? stage->node[unit] : 1,
-                                  stage->node[unit + 1], l->micro,
-                                  back ? DPT_COMPUTES_BACK : DPT_COMPUTES_FORWARD);
-        w.compute = fmax(fmax(w.compute, w.gathered[unit % 2]), back ? w.summed[unit % 2] : 0);
+        pass = dpt_plan_gpu_micro(p, stage->node[at.unit] > 0 ? stage->node[at.unit] : 1,
+                                  stage->node[at.unit + 1], l->micro,
+                                  at.back ? DPT_COMPUTES_BACK : DPT_COMPUTES_FORWARD);
+        w.compute =
+            fmax(fmax(w.compute, w.gathered[at.unit % 2]), at.back ? w.summed[at.unit % 2] : 0);
+        /* What lies behind the units is summed after the first one's gradient. */
+        if (at.back ? at.unit == stage->units - 1 : at.unit == 0 && state)
+            w.compute = fmax(w.compute, w.round);
         w.compute += pass;
-        w.passed[unit % 2] = w.compute;
+        w.passed[at.unit % 2] = w.compute;
         computed += pass;
-        if (at < 2 * units - 1)
-            continue;
-        /* The first unit's gradient, then what lies behind them: the next round begins after it. */
-        sum_unit(p, l, exchange, 0, &w, all);
-        w.compute = w.link;
     }
     if (step == NULL)
         return w.floats * WORD;
+    if (given >= 0)
+        sum_unit(p, l, exchange, given, &w, all);
     left = fmax(w.link, w.compute) - computed;
     left += call_takes * fmax(0, total(all) - left);
     for (int i = 0; i < 2; i++) {

@@ -32,7 +32,6 @@
 #include "core/base/memory.h"
 #include "core/trace/profile.h"
 #include "core/train/engines/device.h"
-#include "core/train/layout/actions.h"
 #include "core/train/step/average.h"
 #include "data/sets/augment.h"
 
@@ -372,36 +371,6 @@ out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
 
-/* Takes the step's micro-batches through this rank's stage. computes: else it has failed, and only
- * passes messages on. */
-static enum dpt_status pass_stage(struct dpt_trainer *t, bool computes, struct dpt_error *err)
-{
-    const struct dpt_engine_state *d = t->engine_state;
-    const int replica = dpt_trainer_replicas(t)->world.rank;
-    struct dpt_pipeline_walk walk = {
-        .schedule = t->layout.schedule,
-        .stages = t->layout.stages,
-        .stage = t->stage->number,
-        .micro_batches = d->first[replica + 1] - d->first[replica],
-    };
-    struct dpt_pipeline_action action;
-
-    while (dpt_pipeline_next(&walk, &action)) {
-        const struct dpt_steps_pass pass = {
-            .micro = action.micro_batch,
-            .flight = action.micro_batch % t->stage->in_flight,
-            .back = action.back,
-            .last = walk.back == walk.micro_batches,
-            .idle = !computes,
-        };
-        const enum dpt_status status = d->type->pass(d->steps, &pass, err);
-
-        if (status != DPT_OK)
-            return dpt_device_give_up(t, status, err);
-    }
-    return DPT_OK;
-}
-
 /* What fails after the sum on this rank alone is told with the next step. */
 static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
                                   struct dpt_error *err)
@@ -415,12 +384,6 @@ static enum dpt_status fail_alone(struct dpt_trainer *t, enum dpt_status status,
     return dpt_step_fail(t, status, err);
 }
 
-/* Whether each rank makes a part of the update, so that the others wait for this one's. */
-static bool updates_apart(const struct dpt_trainer *t)
-{
-    return t->layout.updaters > 1 || t->layout.stages > 1;
-}
-
 /* Enqueues the update. */
 static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
                               struct dpt_error *err)
@@ -430,8 +393,9 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
 
     result->lr = dpt_step_rate(t);
     status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
-    return status != DPT_OK && updates_apart(t) ? dpt_device_give_up(t, status, err)
-                                                : fail_alone(t, status, err);
+    return status != DPT_OK && dpt_layout_updates_apart(&t->layout)
+               ? dpt_device_give_up(t, status, err)
+               : fail_alone(t, status, err);
 }
 
 /* Before an update after which replicas are compared, since all get the others' weights with it.
@@ -472,14 +436,11 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     const double start = dpt_now();
     double summing = 0;
     float flags[DPT_FLAGS];
-    struct dpt_error later;
 
     *result = (struct dpt_step_result){.deferred = true};
     mine = dpt_device_sums_begin(t, err);
     if (mine == DPT_OK)
         mine = compute_rank(t, err);
-    if (t->layout.stages > 1)
-        DPT_TRY(pass_stage(t, mine == DPT_OK, mine == DPT_OK ? err : &later));
     dpt_step_flags(t, mine != DPT_OK, flags);
     if (t->comm->world.size > 1) {
         DPT_TRY(dpt_device_sum(t, flags, &mine, total, &summing, err));
@@ -493,7 +454,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_read_flags(t, result);
     DPT_TRY(hash_weights(t, result, err));
-    if (mine == DPT_OK || updates_apart(t))
+    if (mine == DPT_OK || dpt_layout_updates_apart(&t->layout))
         DPT_TRY(update(t, result, err));
     if (mine == DPT_OK)
         dpt_prefetcher_release(d->prefetcher, d->type->held(d->steps));

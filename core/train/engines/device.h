@@ -72,6 +72,32 @@ void dpt_device_sums_detach(struct dpt_trainer *t);
  */
 enum dpt_status dpt_device_sum(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
                                int32_t total, double *summing, struct dpt_error *err);
+/*
+ * The first step's gradient, summed by MPI, too, if that is asked for; else these do nothing. What
+ * fails on this rank is told by dpt_device_check_sum.
+ */
+struct dpt_device_check {
+    bool asked;
+    float *own, *amounts; /* [n]; summed over this rank's parts, then over the ranks */
+    size_t n;
+    struct dpt_error failure; /* of this rank's part */
+};
+
+/* Adds up floats [begin, end) of this rank's parts, before the links sum them. */
+void dpt_device_check_parts(struct dpt_trainer *t, struct dpt_device_check *check, size_t begin,
+                            size_t end);
+/* Compares with the host's what the devices have gathered of a unit's weights. */
+void dpt_device_check_weights(struct dpt_trainer *t, struct dpt_device_check *check, int unit);
+/* Collective, once all parts were added. Errors: RANK. */
+enum dpt_status dpt_device_check_sum(struct dpt_trainer *t, struct dpt_device_check *check,
+                                     struct dpt_error *err);
+/* Compares with MPI's sum what the links have summed. Collective with shards. Errors: RANK: they
+ * differ, on this rank. */
+enum dpt_status dpt_device_check_compare(struct dpt_trainer *t,
+                                         const struct dpt_device_check *check,
+                                         struct dpt_error *err);
+void dpt_device_check_drop(struct dpt_device_check *check);
+
 /* Ends the job since a call of this rank alone failed in which the others' devices wait for it. */
 enum dpt_status dpt_device_give_up(const struct dpt_trainer *t, enum dpt_status status,
                                    struct dpt_error *err);

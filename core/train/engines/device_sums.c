@@ -7,6 +7,7 @@
 #include "core/comm/sums/hierarchical_allreduce.h"
 #include "core/comm/sums/tree.h"
 #include "core/train/engines/device.h"
+#include "core/train/layout/actions.h"
 
 /* --- by what is summed ------------------------------------------------------------------------ */
 
@@ -308,105 +309,6 @@ out:
 
 /* --- over links ------------------------------------------------------------------------------- */
 
-/* How far two sums of the same floats may lie apart, in parts of the sum of their amounts: any
- * order of adding as many keeps below it. */
-static double tolerance(const struct dpt_trainer *t)
-{
-    const int ranks = t->layout.replicas;
-    const int32_t micros =
-        dpt_layout_along_tree(&t->layout)
-            ? dpt_sampler_micro_batches(&t->data.train.sampler, t->progress.epoch_step)
-            : 0;
-
-    return 2.0 * (micros > ranks ? micros : ranks) * 0x1p-24;
-}
-
-#define DISTRUST "do not trust these links; comm.transport: mpi does without them"
-
-/* The first step's gradient, summed by MPI, too: all that has to do with links is new to a machine
- * only once. */
-struct second_opinion {
-    float *own, *amounts; /* [n]; summed over this rank's parts, then over the ranks */
-    size_t n;
-    struct dpt_error failure; /* of this rank's part */
-};
-
-static void drop_opinion(struct second_opinion *o)
-{
-    dpt_free(o->own);
-    dpt_free(o->amounts);
-}
-
-/* Adds up this rank's parts, before the links sum them: the floats [begin, end) of them. */
-static enum dpt_status add_parts(struct dpt_trainer *t, struct second_opinion *o, size_t begin,
-                                 size_t end, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_engine_state *d = t->engine_state;
-    float *part = NULL;
-
-    o->n = (size_t)dpt_trainer_graph(t)->floats;
-    if (o->own == NULL)
-        DPT_TRY(DPT_ALLOCATE(o->own, o->n, "the first step's check", err));
-    if (o->amounts == NULL)
-        DPT_TRY(DPT_ALLOCATE(o->amounts, o->n, "the first step's check", err));
-    DPT_TRY(DPT_ALLOCATE(part, (size_t)dpt_trainer_graph(t)->arena + DPT_TAIL_WORDS,
-                         "the first step's check", err));
-    for (int k = 0; k < d->type->parts(d->steps); k++) {
-        DPT_TRY(d->type->part(d->steps, k, part, err));
-        for (size_t i = begin; i < end; i++) {
-            o->own[i] += part[i];
-            o->amounts[i] += fabsf(part[i]);
-        }
-    }
-out:
-    dpt_free(part);
-    return status;
-}
-
-/* Collective, once all parts were added. */
-static enum dpt_status ask_mpi(struct dpt_trainer *t, struct second_opinion *o,
-                               struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *replicas = &dpt_trainer_replicas(t)->world;
-
-    if (o->failure.status != DPT_OK)
-        *err = o->failure;
-    DPT_TRY(dpt_group_agree(&t->comm->world, o->failure.status, err));
-    DPT_TRY(dpt_group_sum_floats(replicas, o->own, o->own, o->n, err));
-    DPT_TRY(dpt_group_sum_floats(replicas, o->amounts, o->amounts, o->n, err));
-out:
-    return status;
-}
-
-/* Compares with MPI's sum what the links have summed. What is not finite is left to those who
- * search for it. */
-static enum dpt_status compare(struct dpt_trainer *t, const struct second_opinion *o,
-                               struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_engine_state *d = t->engine_state;
-    const struct dpt_graph *g = dpt_trainer_graph(t);
-    const double part = tolerance(t);
-    float *sum = NULL;
-    size_t i = 0;
-
-    status = DPT_ALLOCATE(sum, (size_t)g->arena + DPT_TAIL_WORDS, "the first step's check", err);
-    DPT_TRY(status);
-    DPT_TRY(d->type->get(d->steps, NULL, NULL, sum, err));
-    while (i < o->n && !(fabs((double)sum[i] - o->own[i]) > part * o->amounts[i]))
-        i++;
-    if (i < o->n)
-        DPT_TRY(
-            dpt_fail(err, DPT_RANK,
-                     "the first step's gradient, element %zu: %s sums %g, and MPI %g: " DISTRUST, i,
-                     t->transport, sum[i], o->own[i]));
-out:
-    dpt_free(sum);
-    return status;
-}
-
 enum dpt_status dpt_device_give_up(const struct dpt_trainer *t, enum dpt_status status,
                                    struct dpt_error *err)
 {
@@ -434,84 +336,78 @@ out:
     return status;
 }
 
-/* Compares with the host's what the devices have gathered of the weights [begin, end), a unit's. */
-static enum dpt_status check_weights(struct dpt_trainer *t, int unit, struct dpt_error *err)
+/* Enqueues the sum of a round that is not the step's last. */
+static enum dpt_status sum_round(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_engine_state *d = t->engine_state;
+    const enum dpt_status status = d->type->sum(d->steps, NULL, 0, 0, err);
+
+    return status == DPT_OK ? DPT_OK : dpt_device_give_up(t, status, err);
+}
+
+/*
+ * Takes the step's micro-batches through this rank's part of the model in the schedule's order,
+ * and sums rounds but the last as they end. Then all ranks of a stage take as many through, since
+ * each of them waits for the others: some have none in the last round. A rank that has failed takes
+ * part.
+ */
+static enum dpt_status pass_all(struct dpt_trainer *t, struct dpt_device_check *check,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_engine_state *d = t->engine_state;
-    const float *own = t->arenas.params;
-    const size_t end = t->stage->edge[unit + 1];
-    size_t i = t->stage->edge[unit];
-    float *gathered = NULL;
+    const struct dpt_layout *l = &t->layout;
+    const int replica = dpt_trainer_replicas(t)->world.rank;
+    const int32_t own = d->first[replica + 1] - d->first[replica];
+    struct dpt_unit_walk walk = {{l->schedule, l->stages, t->stage->number,
+                                  .micro_batches = l->round_robin ? d->rounds : own},
+                                 .units = l->sliced_there ? t->stage->units : 1};
+    struct dpt_unit_pass at;
 
-    status = DPT_ALLOCATE(gathered, end, "the first step's check", err);
-    DPT_TRY(status);
-    DPT_TRY(d->type->weights(d->steps, unit, gathered, err));
-    while (i < end && memcmp(&gathered[i], &own[i], sizeof *own) == 0)
-        i++;
-    if (i < end)
-        DPT_TRY(dpt_fail(err, DPT_RANK,
-                         "the first step's weights, element %zu: %s gathers %g, and the host has "
-                         "%g: " DISTRUST,
-                         i, t->transport, gathered[i], own[i]));
-out:
-    dpt_free(gathered);
-    return status;
-}
-
-/* Takes a round's micro-batches through the units, forward and back, where their gradients are
- * summed at once. A rank that fails takes part. */
-static enum dpt_status pass_units(struct dpt_trainer *t, int32_t round, bool asks,
-                                  struct second_opinion *o, struct dpt_error *err)
-{
-    struct dpt_engine_state *d = t->engine_state;
-    const int units = t->stage->units;
-    enum dpt_status status;
-
-    for (int k = 0; k < 2 * units; k++) {
+    while (dpt_unit_next(&walk, &at)) {
+        const size_t *edge = &t->stage->edge[at.unit];
         const struct dpt_steps_pass pass = {
-            .micro = round,
-            .unit = k < units ? k : 2 * units - 1 - k,
-            .back = k >= units,
-            .last = k == 2 * units - 1,
+            .micro = at.micro_batch,
+            .flight = at.micro_batch % t->stage->in_flight,
+            .unit = at.unit,
+            .next = at.next,
+            .back = at.back,
+            .last = at.last,
             .idle = d->failure.status != DPT_OK,
         };
-        const size_t *edge = &t->stage->edge[pass.unit];
 
         status = d->type->pass(d->steps, &pass, err);
         if (status != DPT_OK)
             return dpt_device_give_up(t, status, err);
-        if (asks && pass.back && o->failure.status == DPT_OK)
-            add_parts(t, o, edge[0], edge[1], &o->failure);
-        if (asks && o->failure.status == DPT_OK)
-            check_weights(t, pass.unit, &o->failure);
+        if (at.back && l->round_robin)
+            dpt_device_check_parts(t, check, edge[0], edge[1]);
+        if (l->sliced_there)
+            dpt_device_check_weights(t, check, at.unit);
+        if (at.back && at.ends && l->round_robin && !at.last)
+            DPT_TRY(sum_round(t, err));
     }
-    return DPT_OK;
+    if (!l->round_robin)
+        dpt_device_check_parts(t, check, 0, (size_t)dpt_trainer_graph(t)->floats);
+out:
+    return status;
 }
 
 /* Enqueues the sums of all rounds but the last, each beside backward of its micro-batches. A rank
- * that fails takes part in them. asks: fills in the second opinion. */
-static enum dpt_status sum_rounds(struct dpt_trainer *t, bool asks, struct second_opinion *o,
+ * that fails takes part in them. */
+static enum dpt_status sum_rounds(struct dpt_trainer *t, struct dpt_device_check *check,
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
 
-    for (int32_t k = 0;; k++) {
-        if (t->layout.sliced_there)
-            DPT_TRY(pass_units(t, k, asks, o, err));
-        else if (asks && o->failure.status == DPT_OK)
-            add_parts(t, o, 0, (size_t)dpt_trainer_graph(t)->floats, &o->failure);
-        if (k == d->rounds - 1)
-            break;
-        status = d->type->sum(d->steps, NULL, 0, 0, err);
-        if (status != DPT_OK)
-            return dpt_device_give_up(t, status, err);
-        if (!t->layout.sliced_there && d->failure.status == DPT_OK &&
-            d->type->next(d->steps, err) != DPT_OK) {
+    dpt_device_check_parts(t, check, 0, (size_t)dpt_trainer_graph(t)->floats);
+    for (int32_t k = 1; k < d->rounds; k++) {
+        DPT_TRY(sum_round(t, err));
+        if (d->failure.status == DPT_OK && d->type->next(d->steps, err) != DPT_OK) {
             dpt_step_fail(t, err->status, err);
             d->failure = *err;
         }
+        dpt_device_check_parts(t, check, 0, (size_t)dpt_trainer_graph(t)->floats);
     }
 out:
     return status;
@@ -527,8 +423,8 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    struct second_opinion opinion = {0};
-    const bool asks = t->job->comm.check_transport && !d->stepped && d->asked == 0;
+    struct dpt_device_check check = {.asked = t->job->comm.check_transport && !d->stepped &&
+                                              d->asked == 0};
     const int slot = (int)(d->asked % DPT_STAGING_BUFFERS);
     bool saves = false;
 
@@ -539,16 +435,16 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
     flags[DPT_FLAG_SAVE] = saves ? 0 : flags[DPT_FLAG_SAVE]; /* once is enough */
     d->saves[slot] = flags[DPT_FLAG_SAVE] > 0;
     d->count[slot] = total;
-    DPT_TRY(sum_rounds(t, asks, &opinion, err));
+    DPT_TRY(t->layout.stages > 1 || t->layout.sliced_there ? pass_all(t, &check, err)
+                                                           : sum_rounds(t, &check, err));
     flags[DPT_FLAG_FAILED] = d->failure.status == DPT_OK ? 0.0F : 1.0F;
-    if (asks)
-        DPT_TRY(ask_mpi(t, &opinion, err));
+    DPT_TRY(dpt_device_check_sum(t, &check, err));
     status = d->type->sum(d->steps, flags, DPT_TAIL_FLAGS, DPT_FLAGS, err);
     if (status != DPT_OK)
         DPT_TRY(dpt_device_give_up(t, status, err));
     d->asked++;
-    if (asks)
-        DPT_TRY(dpt_group_agree(&t->comm->world, compare(t, &opinion, err), err));
+    if (check.asked)
+        DPT_TRY(dpt_group_agree(&t->comm->world, dpt_device_check_compare(t, &check, err), err));
     memset(t->reduction.reduced_flags, 0, sizeof t->reduction.reduced_flags);
     if (d->asked - d->heard == DPT_STAGING_BUFFERS)
         DPT_TRY(hear(t, err));
@@ -556,7 +452,7 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
         *err = d->failure;
     *mine = d->failure.status;
 out:
-    drop_opinion(&opinion);
+    dpt_device_check_drop(&check);
     return status;
 }
 

@@ -142,6 +142,28 @@ struct dpt_pipeline_walk {
 /* The stage's next action; false: there are no more. */
 bool dpt_pipeline_next(struct dpt_pipeline_walk *walk, struct dpt_pipeline_action *action);
 
+/* A micro-batch's pass through a unit of a stage. */
+struct dpt_unit_pass {
+    int32_t micro_batch;
+    int unit, next; /* next: the unit of the pass that follows, else the same */
+    bool back;
+    bool ends; /* it was the micro-batch's last one in this direction */
+    bool last; /* nothing follows it */
+};
+
+/* The position of a stage whose micro-batches go through so many units, in the order of the
+ * schedule; begins as {{...}, units}. */
+struct dpt_unit_walk {
+    struct dpt_pipeline_walk pipeline;
+    int units;
+    int left;         /* passes of `action` that follow */
+    bool begun, more; /* more: `follows` is known */
+    struct dpt_pipeline_action action, follows;
+};
+
+/* The next pass; false: there are no more. */
+bool dpt_unit_next(struct dpt_unit_walk *walk, struct dpt_unit_pass *pass);
+
 /* The input of a planner. */
 struct dpt_division {
     int schedule; /* enum dpt_pipeline_kind, of stages */

@@ -256,17 +256,14 @@ bool dpt_layout_takes_steps(const struct dpt_layout *l)
 {
     const struct dpt_job *job = l->job;
     const bool shards = job->parallel.shard != DPT_SHARD_NONE;
-    const bool stages = job->parallel.pipeline.stages > 1;
-    const bool divides =
-        job->parallel.tensor > 1 || (stages && job->parallel.shard > DPT_SHARD_OPTIMIZER);
     const bool tree = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     /* A device numbers withheld updates, too, which the host does not: what depends on the numbers,
      * as Adam's bias correction, would have other bits. */
     const bool withholds =
         job->device.precision == DPT_PRECISION_FP16 || job->train.on_nan == DPT_ON_NAN_SKIP;
 
-    return l->backend->steps != NULL && l->trains && !divides && !job->log.hashes &&
-           !job->log.trace && !(tree && withholds) &&
+    return l->backend->steps != NULL && l->trains && job->parallel.tensor <= 1 &&
+           !job->log.hashes && !job->log.trace && !(tree && withholds) &&
            !((tree || shards) && l->ranks > 1 && !l->linked) && !l->each_gradient &&
            !synchronizes(l->graph) && dpt_optimizer_rule(&job->optimizer).kind != DPT_RULE_NONE;
 }

@@ -153,6 +153,12 @@ bool dpt_layout_begins_unit(const struct dpt_layout_stage *stage, int32_t node);
 double dpt_layout_parameters(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
 /* Floats of the stage's largest unit of weights that have several owners; 0: they have one. */
 double dpt_layout_unit(const struct dpt_layout *layout, const struct dpt_layout_stage *stage);
+/* Whether ranks' devices update a part of the weights each: to be whole on one host these, or the
+ * gradient, have to be fetched on all. */
+static inline bool dpt_layout_updates_apart(const struct dpt_layout *layout)
+{
+    return layout->on_device && (layout->updaters > 1 || layout->stages > 1);
+}
 /* Whether weights are there unit by unit, on hosts or on devices. */
 static inline bool dpt_layout_gathers(const struct dpt_layout *layout)
 {

@@ -107,6 +107,34 @@ bool dpt_pipeline_next(struct dpt_pipeline_walk *walk, struct dpt_pipeline_actio
     return true;
 }
 
+bool dpt_unit_next(struct dpt_unit_walk *walk, struct dpt_unit_pass *pass)
+{
+    const int last = walk->units - 1;
+    const struct dpt_pipeline_action *action = &walk->action, *follows = &walk->follows;
+
+    if (walk->left == 0) {
+        if (!walk->begun)
+            walk->more = dpt_pipeline_next(&walk->pipeline, &walk->follows);
+        if (!walk->more)
+            return false;
+        walk->begun = true;
+        walk->action = walk->follows;
+        walk->more = dpt_pipeline_next(&walk->pipeline, &walk->follows);
+        walk->left = walk->units;
+    }
+    walk->left--;
+    *pass = (struct dpt_unit_pass){.micro_batch = action->micro_batch,
+                                   .unit = action->back ? walk->left : last - walk->left,
+                                   .back = action->back,
+                                   .ends = walk->left == 0,
+                                   .last = walk->left == 0 && !walk->more};
+    if (walk->left > 0)
+        pass->next = pass->unit + (action->back ? -1 : 1);
+    else
+        pass->next = !walk->more ? pass->unit : follows->back ? last : 0;
+    return true;
+}
+
 /* --- passes through the nodes of a stage ------------------------------------------------------ */
 
 /* Takes a round through a unit, with its weights. */

@@ -207,8 +207,7 @@ static enum dpt_status show_weights(struct dpt_run *run, struct dpt_error *err)
     const bool shows = run->board.open && t->requests.deferred_error == DPT_OK &&
                        run->board.weights_step != t->progress.step;
 
-    /* Devices that have a part each give all ranks what they have. */
-    const bool all = t->layout.updaters > t->layout.owners;
+    const bool all = dpt_layout_updates_apart(&t->layout);
 
     if (!t->job->log.tensorboard)
         return DPT_OK;

@@ -94,8 +94,7 @@ static enum dpt_status link_devices(struct dpt_trainer *t, struct dpt_error *err
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "comm.transport: nccl: the gradients of this job are summed on the host; "
                          "NCCL sums those of GPUs that update by themselves: device.kind: cuda, "
-                         "without shards of parameters, or of stages' gradients, log.hashes, "
-                         "log.trace and statistics: batch"));
+                         "without log.hashes, log.trace and statistics: batch"));
     if (others == 0)
         DPT_TRY(dpt_comm_transport(t->comm, (enum dpt_transport)t->job->comm.transport,
                                    devices->links, &devices->memory, t->gpu, t->shares_gpu,

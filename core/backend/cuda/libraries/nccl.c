@@ -216,7 +216,8 @@ static int exchange_one(const struct dpt_cuda_link *link, const struct dpt_cuda_
                     : lib->ncclRecv(m->at, m->n, DPT_NCCL_FLOAT, rank, link->comm, stream);
 }
 
-/* Some of the ranks have no call of NCCL's, and send each other their slices. */
+/* Some of the ranks have no call of NCCL's, and send each other their slices (copy_own does the
+ * rest). */
 static int gather_one(const struct dpt_cuda_link *link, const struct dpt_cuda_message *m,
                       CUstream stream)
 {
@@ -266,11 +267,33 @@ out:
     return status;
 }
 
+/* Enqueues the copies of this rank's slices to their places among those that some ranks gather. */
+static enum dpt_status copy_own(struct dpt_cuda_link *link, const struct dpt_cuda_message *pieces,
+                                int count, CUstream stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (const struct dpt_cuda_message *m = pieces; m < pieces + count; m++)
+        if (m->own != NULL)
+            DPT_CUDA_TRY(
+                &link->lib,
+                cuMemcpyDtoDAsync(dpt_cuda_ptr(m->at + (size_t)(link->rank - link->first) * m->n),
+                                  dpt_cuda_ptr(m->own), m->n * sizeof *m->at, stream));
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_link_gather(struct dpt_cuda_link *link,
                                      const struct dpt_cuda_message *pieces, int count,
                                      CUstream stream, struct dpt_error *err)
 {
-    return enqueue_group(link, gather_one, "ncclAllGather", pieces, count, stream, err);
+    enum dpt_status status = DPT_OK;
+
+    if (link->ranks < link->world)
+        DPT_TRY(copy_own(link, pieces, count, stream, err));
+    status = enqueue_group(link, gather_one, "ncclAllGather", pieces, count, stream, err);
+out:
+    return status;
 }
 
 enum dpt_status dpt_cuda_link_exchange(struct dpt_cuda_link *link,

@@ -270,8 +270,8 @@ static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
     static const enum dpt_cuda_region windows[] = {DPT_CUDA_COPIES, DPT_CUDA_DWEIGHTS};
     int64_t *bytes = memory_layout->bytes, most[2] = {0};
 
-    if (spec->units == 0)
-        place_range(spec, micro, 1, spec->graph->n_nodes, memory_layout);
+    place_range(spec, micro, 1, spec->units > 0 ? spec->unit[0] : spec->graph->n_nodes,
+                memory_layout);
     for (int pass = 0; pass < 2; pass++) /* the first one measures */
         for (int k = 0; k < spec->units; k++) {
             for (int w = 0; w < 2; w++)
@@ -282,6 +282,8 @@ static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
         }
     for (int w = 0; w < 2 && spec->units > 0; w++)
         bytes[windows[w]] = 2 * most[w];
+    if (spec->units > 0)
+        place_range(spec, micro, spec->unit[spec->units], spec->graph->n_nodes, memory_layout);
 }
 
 static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,

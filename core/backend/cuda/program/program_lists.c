@@ -299,14 +299,16 @@ static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *er
         const struct dpt_graph_node *node = &graph->nodes[i];
         const int32_t tensors[] = {state ? node->mean : node->weight,
                                    state ? node->variance : node->bias};
-        const int32_t at = state ? graph->n_nodes - 1 : last_beside(p, i);
 
         for (int k = 0; k < 2; k++) {
             const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
-            float *to = t == NULL ? NULL : dpt_cuda_at(p, p->gradient, t->offset);
+            float *to;
+            int32_t at;
 
-            if (t == NULL || (dpt_cuda_node_layout_of(p, i)->live && !t->frozen))
+            if (t == NULL || t->count == 0 || (dpt_cuda_node_layout_of(p, i)->live && !t->frozen))
                 continue;
+            to = dpt_cuda_at(p, p->gradient, t->offset);
+            at = state ? graph->n_nodes - 1 : last_beside(p, i);
             if (fill.bytes > 0 &&
                 (at != fill.node || to != (float *)fill.to + fill.bytes / (int64_t)sizeof *to)) {
                 DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));

@@ -67,6 +67,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     DPT_TRY(dpt_cuda_slices_cut(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
     DPT_TRY(dpt_cuda_units_open(s, err));
+    DPT_TRY(dpt_cuda_stages_open(s, err));
     DPT_TRY(dpt_cuda_slices_open(s, err));
     DPT_TRY(dpt_cuda_tree_open(s, err));
     DPT_TRY(dpt_cuda_sums_open(s, err));
@@ -384,8 +385,7 @@ static enum dpt_status steps_pass(void *steps, const struct dpt_steps_pass *pass
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    DPT_TRY(s->units != NULL ? dpt_cuda_units_pass(s, pass, err)
-                             : dpt_cuda_stages_pass(s, pass, err));
+    DPT_TRY(dpt_cuda_stages_pass(s, pass, err));
 out:
     return dpt_cuda_steps_prefix_error(
         status, s->units != NULL ? "computing a unit" : "computing a stage", err);

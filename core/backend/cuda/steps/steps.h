@@ -82,7 +82,7 @@ struct dpt_cuda_staging_buffer {
 
 struct dpt_cuda_replay {
     int staging_buffer, steps; /* the first step's; how many there are */
-    /* Of a single micro-batch, without its samples, of a stage's flight, or of a unit; else -1. */
+    /* Of a micro-batch, without its samples, or of a pass: flight x units + unit; else -1. */
     int32_t only;
     int32_t micros;
     int32_t first, all; /* as in dpt_cuda_tree; else 0 */
@@ -193,7 +193,9 @@ struct dpt_cuda_steps {
     struct dpt_cuda_message *gathers; /* [n_pieces]: room for those of an arena */
 
     struct dpt_cuda_message unsent; /* of a stage, for a neighbour; n 0: there is none */
-    struct dpt_cuda_units *units;   /* NULL: each rank has all weights */
+    bool due;                       /* a stage's round is to be summed beside the next pass */
+    float *kept; /* with rounds of stages: what forward gave for the state, [flights][state] */
+    struct dpt_cuda_units *units; /* NULL: each rank has all weights */
 
     /* Only with a link. */
     float *tails;           /* pinned; [n_staging][TENSOR_ALIGN]: of the last sums */
@@ -247,6 +249,12 @@ static inline bool dpt_cuda_steps_in_passes(const struct dpt_cuda_steps *s)
 static inline float *dpt_cuda_steps_tail(const struct dpt_cuda_steps *s)
 {
     return dpt_cuda_at(s->p, s->p->gradient, s->p->spec.graph->arena);
+}
+
+/* The units of a pass: one without slices of the weights. */
+static inline int dpt_cuda_steps_units(const struct dpt_cuda_steps *s)
+{
+    return s->p->spec.units > 0 ? s->p->spec.units : 1;
 }
 
 /* Whether this rank has the model's outputs, and so the loss and the tail. */
@@ -363,11 +371,9 @@ enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, C
 
 /* --- steps_stages.c --------------------------------------------------------------------------- */
 
+enum dpt_status dpt_cuda_stages_open(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* Begins a step in passes, whose samples are in s->staging_buffer. */
 enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* After its last pass, or a round's: all of the gradient that is summed by buckets is there, and
- * the host may fill the staging buffer again. */
-enum dpt_status dpt_cuda_stages_end(struct dpt_cuda_steps *s, struct dpt_error *err);
 enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
                                      struct dpt_error *err);
 
@@ -376,8 +382,13 @@ enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_
 /* Does nothing without units; else once slices are cut. */
 enum dpt_status dpt_cuda_units_open(struct dpt_cuda_steps *s, struct dpt_error *err);
 void dpt_cuda_units_close(struct dpt_cuda_steps *s);
-enum dpt_status dpt_cuda_units_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
-                                    struct dpt_error *err);
+/* Before and after a pass: enqueue the gathering of its unit's weights and of those of the next,
+ * and the sum of the gradient that the last pass gave; and remember what this one gave. They do
+ * nothing without units. */
+enum dpt_status dpt_cuda_units_begin(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                     struct dpt_error *err);
+enum dpt_status dpt_cuda_units_end(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                   struct dpt_error *err);
 /* Enqueues the sum of the gradient that the last pass gave, so that it can be read before. */
 enum dpt_status dpt_cuda_units_sum(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* The slices have other weights from here on. */
@@ -391,6 +402,8 @@ enum dpt_status dpt_cuda_sums_open(struct dpt_cuda_steps *s, struct dpt_error *e
 enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n,
                                    struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_summed(void *steps, float *tail, struct dpt_error *err);
+/* Enqueues the sum of a round that is due. */
+enum dpt_status dpt_cuda_sums_round(struct dpt_cuda_steps *s, struct dpt_error *err);
 
 /* --- steps_memory.c --------------------------------------------------------------------------- */
 

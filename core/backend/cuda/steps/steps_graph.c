@@ -79,38 +79,28 @@ out:
     return status;
 }
 
-/* Enqueues a stage's pass, by the program of that flight. */
-static enum dpt_status enqueue_stage(struct dpt_cuda_steps *s, bool back, int flight,
-                                     struct dpt_error *err)
-{
-    struct dpt_cuda_program *p = dpt_cuda_flight(s->p, flight);
-    const struct dpt_graph *g = p->spec.graph;
-    enum dpt_status status = DPT_OK;
-
-    if (!back)
-        return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err);
-    if (dpt_cuda_steps_ends(s))
-        DPT_TRY(dpt_cuda_enqueue_loss(p, false, p->gradient + g->arena, err));
-    DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
-    DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, g->n_nodes, false, err));
-out:
-    return status;
-}
-
-/* Enqueues the pass through a unit whose weights are there. Back through the last one comes at once
- * after forward, by what was derived for that. */
-static enum dpt_status enqueue_unit(struct dpt_cuda_steps *s, bool back, int unit,
+/* Enqueues a pass, by the program of its flight; only: as in a replay. With units their weights are
+ * there. Of the whole model the pass back through the last one comes at once after forward, by what
+ * was derived for that. */
+static enum dpt_status enqueue_pass(struct dpt_cuda_steps *s, bool back, int only,
                                     struct dpt_error *err)
 {
-    const int32_t *node = s->p->spec.unit + unit;
-    const bool turns = back && unit == s->p->spec.units - 1;
+    const int units = dpt_cuda_steps_units(s), unit = only % units;
+    struct dpt_cuda_program *p = dpt_cuda_flight(s->p, only / units);
+    const int32_t *node = p->spec.unit + unit, nodes = p->spec.graph->n_nodes;
+    const bool turns = back && unit == units - 1;
     enum dpt_status status = DPT_OK;
 
-    if (turns)
-        DPT_TRY(dpt_cuda_enqueue_loss(s->p, false, dpt_cuda_steps_tail(s), err));
-    else
-        DPT_TRY(dpt_cuda_enqueue_layouts(s->p, node[0], node[1], err));
-    DPT_TRY(dpt_cuda_enqueue_unit(s->p, back, unit, err));
+    if (turns && dpt_cuda_steps_ends(s))
+        DPT_TRY(dpt_cuda_enqueue_loss(p, false, dpt_cuda_steps_tail(s), err));
+    if (s->units != NULL && (!turns || dpt_cuda_steps_staged(s)))
+        DPT_TRY(dpt_cuda_enqueue_layouts(p, node[0], node[1], err));
+    if (s->units != NULL)
+        return dpt_cuda_enqueue_unit(p, back, unit, err);
+    if (!back)
+        return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err);
+    DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
+    DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, nodes, false, err));
 out:
     return status;
 }
@@ -283,7 +273,7 @@ static bool is_last(const struct dpt_cuda_steps *s, int32_t m)
     return s->spec.round_robin || m == s->micros - 1;
 }
 
-/* only: the flight of a stage, or a unit; or the micro-batch of which alone the passes are
+/* only: as in a replay; or the micro-batch of which alone the passes are
  * enqueued, without its samples; the last one's are followed by all that comes after them. ALL:
  * the whole step. */
 static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, int32_t only,
@@ -317,8 +307,7 @@ static enum dpt_status enqueue_step(struct dpt_cuda_steps *s, unsigned parts, in
     if (parts & DPT_CUDA_UPDATE)
         DPT_TRY(enqueue_update(s, err));
     if (parts & (DPT_CUDA_PASS_FORWARD | DPT_CUDA_PASS_BACK))
-        DPT_TRY(s->units != NULL ? enqueue_unit(s, parts & DPT_CUDA_PASS_BACK, only, err)
-                                 : enqueue_stage(s, parts & DPT_CUDA_PASS_BACK, only, err));
+        DPT_TRY(enqueue_pass(s, parts & DPT_CUDA_PASS_BACK, only, err));
     if (parts & DPT_CUDA_DERIVE)
         DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
 out:
@@ -354,21 +343,18 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const size_t words = (size_t)(dpt_cuda_steps_tail(s) - s->p->gradient) + DPT_TENSOR_ALIGN;
-    const int units = s->p->spec.units;
+    const int units = dpt_cuda_steps_units(s);
     enum dpt_status status = DPT_OK;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
-    if (units > 0)
-        DPT_TRY(enqueue_samples(s, s->p, 0, false, err));
-    else
+    if (s->units == NULL)
         DPT_TRY(dpt_cuda_enqueue_layouts(s->p, 0, s->p->spec.graph->n_nodes, err));
-    for (int k = 0; k < 2 * units; k++)
-        DPT_TRY(enqueue_unit(s, k >= units, k < units ? k : 2 * units - 1 - k, err));
-    for (int k = 0; k <= s->p->n_others && dpt_cuda_steps_staged(s); k++) {
-        DPT_TRY(enqueue_samples(s, dpt_cuda_flight(s->p, k), 0, false, err));
-        DPT_TRY(enqueue_stage(s, false, k, err));
-        DPT_TRY(enqueue_stage(s, true, k, err));
+    for (int f = 0; f <= s->p->n_others && dpt_cuda_steps_in_passes(s); f++) {
+        DPT_TRY(enqueue_samples(s, dpt_cuda_flight(s->p, f), 0, false, err));
+        for (int k = 0; k < 2 * units; k++)
+            DPT_TRY(
+                enqueue_pass(s, k >= units, f * units + (k < units ? k : 2 * units - 1 - k), err));
     }
     /* The libraries may use other kernels if they add to what is there. */
     for (int add = 0;

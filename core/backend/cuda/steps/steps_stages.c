@@ -12,6 +12,11 @@
  *
  * What forward gives for the running statistics is merged along the tree at once, since the next
  * micro-batch overwrites it; gradients are after backward. The last stage alone has a tail.
+ *
+ * If ranks take micro-batches round-robin, a round's gradient is summed over the ranks of a stage
+ * after its way back, beside the pass that follows, behind whose messages the sum is enqueued: on
+ * the link calls end in their order. With units (steps_units.c) a pass goes through one of them,
+ * in the whole model or a stage, and the messages come before the first and after the last.
  */
 
 /* What crosses an edge of this stage: a micro-batch's value, or its gradient. n 0: nothing does. */
@@ -45,36 +50,61 @@ static enum dpt_status exchange(struct dpt_cuda_steps *s, const struct dpt_cuda_
     return dpt_cuda_link_exchange(s->spec.link, messages, n, s->p->ctx.compute, err);
 }
 
-static enum dpt_status forward(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
-                               struct dpt_error *err)
+/* Copies what a flight's forward gave for the running statistics, until its gradient is there too;
+ * and back, for the round's sum. */
+static enum dpt_status keep_state(struct dpt_cuda_steps *s, int flight, bool back,
+                                  struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
+    const int64_t n = g->arena - g->floats;
+    float *const kept = s->kept + flight * n, *there = dpt_cuda_at(s->p, s->p->gradient, g->floats);
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_steps_load(s, dpt_cuda_flight(s->p, pass->flight), pass->micro, err));
-    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_PASS_FORWARD, pass->flight, err));
-    if (g->arena > g->floats)
-        DPT_TRY(dpt_cuda_tree_push(s, pass->micro, g->floats, g->arena, err));
+    DPT_CUDA_TRY(&s->p->ctx.lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(back ? there : kept),
+                                                   dpt_cuda_ptr(back ? kept : there),
+                                                   (size_t)n * sizeof *kept, s->p->ctx.compute));
 out:
     return status;
 }
 
-static enum dpt_status back(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+/* Merges a micro-batch's leaf with those before it, as far as this pass gave it. */
+static enum dpt_status push(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
                             struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_steps_replay(s, DPT_CUDA_PASS_BACK, pass->flight, err));
-    if (g->floats > 0)
+    if (!pass->back && g->arena > g->floats)
+        DPT_TRY(dpt_cuda_tree_push(s, pass->micro, g->floats, g->arena, err));
+    if (pass->back && g->floats > 0)
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, 0, g->floats, err));
-    if (dpt_cuda_steps_ends(s))
+    if (pass->back && dpt_cuda_steps_ends(s))
         DPT_TRY(dpt_cuda_tree_push(s, pass->micro, g->arena, g->arena + DPT_TENSOR_ALIGN, err));
 out:
     return status;
 }
 
-enum dpt_status dpt_cuda_stages_end(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* Computes a pass, through a unit or the whole stage. */
+static enum dpt_status compute(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                               bool begins, bool ends, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (begins && !pass->back)
+        DPT_TRY(dpt_cuda_steps_load(s, dpt_cuda_flight(s->p, pass->flight), pass->micro, err));
+    DPT_TRY(dpt_cuda_steps_replay(s, pass->back ? DPT_CUDA_PASS_BACK : DPT_CUDA_PASS_FORWARD,
+                                  pass->flight * dpt_cuda_steps_units(s) + pass->unit, err));
+    if (ends && s->kept != NULL)
+        DPT_TRY(keep_state(s, pass->flight, pass->back, err));
+    if (!s->spec.round_robin)
+        DPT_TRY(push(s, pass, err));
+out:
+    return status;
+}
+
+/* After the last pass of a step, or a round: all of the gradient that is summed by buckets is
+ * there, and the host may fill the staging buffer again. */
+static enum dpt_status end(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
@@ -87,6 +117,19 @@ out:
     return status;
 }
 
+enum dpt_status dpt_cuda_stages_open(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_graph *g = s->p->spec.graph;
+    const struct dpt_cuda_piece piece = {"statistics of micro-batches under way",
+                                         (s->p->n_others + 1) * (g->arena - g->floats) *
+                                             (int64_t)sizeof(float),
+                                         (void **)&s->kept, false};
+
+    return dpt_cuda_steps_staged(s) && s->spec.round_robin && piece.bytes > 0
+               ? dpt_cuda_hold(&s->p->ctx, &piece, 1, err)
+               : DPT_OK;
+}
+
 enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
@@ -97,7 +140,7 @@ enum dpt_status dpt_cuda_stages_begin(struct dpt_cuda_steps *s, struct dpt_error
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute,
                                               s->staging_buffers[s->staging_buffer].uploaded, 0));
     if (s->micros == 0)
-        DPT_TRY(dpt_cuda_stages_end(s, err));
+        DPT_TRY(end(s, err));
 out:
     return status;
 }
@@ -105,21 +148,32 @@ out:
 enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
                                      struct dpt_error *err)
 {
-    const struct dpt_cuda_message none = {0}, message = across(s, pass->flight,
-                                                               pass->back ? DPT_CUDA_EDGE_OUT
-                                                                          : DPT_CUDA_EDGE_IN,
-                                                               pass->back);
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_graph *g = s->p->spec.graph;
+    const bool staged = dpt_cuda_steps_staged(s), back = pass->back, rounds = s->spec.round_robin;
+    const int last = dpt_cuda_steps_units(s) - 1;
+    const bool begins = pass->unit == (back ? last : 0), ends = pass->unit == (back ? 0 : last);
+    const struct dpt_cuda_message none = {0};
+    struct dpt_cuda_message received;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(exchange(s, &message, err));
-    if (!pass->idle)
-        DPT_TRY(pass->back ? back(s, pass, err) : forward(s, pass, err));
-    s->unsent =
-        across(s, pass->flight, pass->back ? DPT_CUDA_EDGE_IN : DPT_CUDA_EDGE_OUT, pass->back);
-    if (pass->last) {
-        DPT_TRY(exchange(s, &none, err));
-        DPT_TRY(dpt_cuda_stages_end(s, err));
+    if (staged && begins) {
+        received = across(s, pass->flight, back ? DPT_CUDA_EDGE_OUT : DPT_CUDA_EDGE_IN, back);
+        DPT_TRY(exchange(s, &received, err));
+        DPT_TRY(dpt_cuda_sums_round(s, err));
     }
+    if (rounds && begins && (back || g->arena > g->floats)) /* what it writes is being summed */
+        DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
+    DPT_TRY(dpt_cuda_units_begin(s, pass, err));
+    if (!pass->idle && pass->micro < s->micros)
+        DPT_TRY(compute(s, pass, begins, ends, err));
+    DPT_TRY(dpt_cuda_units_end(s, pass, err));
+    if (staged && ends)
+        s->unsent = across(s, pass->flight, back ? DPT_CUDA_EDGE_IN : DPT_CUDA_EDGE_OUT, back);
+    if (pass->last)
+        DPT_TRY(exchange(s, &none, err));
+    if (pass->last || (rounds && back && ends))
+        DPT_TRY(end(s, err));
 out:
     return status;
 }

@@ -84,23 +84,18 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n,
-                                   struct dpt_error *err)
+/* Enqueues the sums of all buckets. flags: NULL: of a round that is not the last; else where this
+ * rank's words [at, at + n) of the tail are, and the ranks' sum of it is fetched. */
+static enum dpt_status sum_all(struct dpt_cuda_steps *s, const float *flags, int at, int n,
+                               struct dpt_error *err)
 {
-    struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const size_t slot = (size_t)(s->sums % s->n_staging);
-    float *flags = s->flags + slot * DPT_TENSOR_ALIGN,
-          *told = s->tree != NULL ? s->tree->flags : dpt_cuda_steps_tail(s) + at;
     const CUstream sums = s->p->ctx.sums;
-    const bool tells = tail != NULL;
-    const bool apart = dpt_cuda_steps_apart(s);
+    const bool tells = flags != NULL, apart = dpt_cuda_steps_apart(s);
     const int end = !tells ? -1 : apart ? s->n_buckets - 1 : 0; /* when the tail is there */
+    float *told = s->tree != NULL ? s->tree->flags : dpt_cuda_steps_tail(s) + at;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    if (tells)
-        memcpy(flags, tail, (size_t)n * sizeof *flags);
     if (s->units != NULL)
         DPT_TRY(dpt_cuda_units_sum(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
@@ -112,13 +107,38 @@ enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n
         if (i == end && apart)
             DPT_TRY(dpt_cuda_slices_end(s, err));
         if (i == end)
-            DPT_TRY(fetch_tail(s, slot, at, n, err));
+            DPT_TRY(fetch_tail(s, (size_t)(s->sums % s->n_staging), at, n, err));
     }
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, sums));
     if (tells)
         s->sums++;
     else
         s->tree->round++;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_sums_round(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const bool due = s->due;
+
+    s->due = false;
+    return due ? sum_all(s, NULL, 0, 0, err) : DPT_OK;
+}
+
+enum dpt_status dpt_cuda_steps_sum(void *steps, const float *tail, int at, int n,
+                                   struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    float *flags = s->flags + (size_t)(s->sums % s->n_staging) * DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    s->due = tail == NULL && dpt_cuda_steps_staged(s);
+    if (tail != NULL)
+        memcpy(flags, tail, (size_t)n * sizeof *flags);
+    if (!s->due)
+        DPT_TRY(sum_all(s, tail != NULL ? flags : NULL, at, n, err));
 out:
     return dpt_cuda_steps_prefix_error(status, "summing the gradient", err);
 }

@@ -155,43 +155,36 @@ out:
     return status;
 }
 
-/* The unit whose weights the pass after this one needs, which is not known after the last. */
-static int next_of(const struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass)
-{
-    const int last = s->p->spec.units - 1;
-
-    if (!pass->back)
-        return pass->unit < last ? pass->unit + 1 : last;
-    return pass->unit > 0 ? pass->unit - 1 : 0;
-}
-
-enum dpt_status dpt_cuda_units_pass(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
-                                    struct dpt_error *err)
+enum dpt_status dpt_cuda_units_begin(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                     struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_library *lib = &ctx->lib;
-    struct dpt_cuda_units *u = s->units;
-    const int w = pass->unit % 2;
-    const bool computes = !pass->idle && pass->micro < s->micros;
+    const struct dpt_cuda_units *u = s->units;
     enum dpt_status status = DPT_OK;
 
-    if (!pass->back && pass->unit == 0) /* the state and the tail are written anew */
-        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
-    if (!pass->back && pass->unit == 0 && computes)
-        DPT_TRY(dpt_cuda_steps_load(s, s->p, pass->micro, err));
+    if (u == NULL)
+        return DPT_OK;
     DPT_TRY(dpt_cuda_units_sum(s, err));
     DPT_TRY(gather(s, pass->unit, err));
-    DPT_TRY(gather(s, next_of(s, pass), err));
-    DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, u->gathered[w], 0));
+    DPT_TRY(gather(s, pass->next, err));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, u->gathered[pass->unit % 2], 0));
     if (pass->back)
-        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, u->summed[w], 0));
-    if (computes)
-        DPT_TRY(dpt_cuda_steps_replay(s, pass->back ? DPT_CUDA_PASS_BACK : DPT_CUDA_PASS_FORWARD,
-                                      pass->unit, err));
-    DPT_CUDA_TRY(lib, cuEventRecord(u->passed[w], ctx->compute));
+        DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, u->summed[pass->unit % 2], 0));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_units_end(struct dpt_cuda_steps *s, const struct dpt_steps_pass *pass,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    struct dpt_cuda_units *u = s->units;
+    enum dpt_status status = DPT_OK;
+
+    if (u == NULL)
+        return DPT_OK;
+    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(u->passed[pass->unit % 2], ctx->compute));
     u->computed = pass->back ? pass->unit : -1;
-    if (pass->last)
-        DPT_TRY(dpt_cuda_stages_end(s, err));
 out:
     return status;
 }

@@ -13,7 +13,7 @@ import dpt  # noqa: E402
 from running import Paused  # noqa: E402
 from test_device import CNN, EXPLODES, MLP, RESIDUAL, pytestmark  # noqa: E402,F401
 from test_device_links import fixture_machine, logged, norms  # noqa: E402,F401
-from test_device_shards import AVERAGED  # noqa: E402
+from test_device_shards import AVERAGED, allocated  # noqa: E402
 from test_device_stages import DEEP, STAGED  # noqa: E402
 from heavy import HEAVY  # noqa: E402
 from test_gpu import header  # noqa: E402
@@ -27,10 +27,17 @@ CLIPPED = {**RESIDUAL, "train": "{steps: 8, clip_norm: 0.1}"}
     (DEEP, 6, "{stages: 3, schedule: gpipe}", ["parallel.shard=optimizer"]),
     (DEEP, 3, "3", ["batch.micro=2"]),
     (CNN, 4, "{stages: 2, schedule: gpipe}", ["batch.micro=8"]),
-    (CLIPPED, 3, "3", ["batch.micro=4"]),
+    (CLIPPED, 3, "3", ["batch.micro=4", "log.tensorboard=true"]),
     (CLIPPED, 6, "{stages: 2, cut: [conv3]}", ["batch.micro=16", "parallel.shard=optimizer"]),
     (AVERAGED, 4, "2", ["batch.micro=4", "parallel.shard=optimizer"]),
-], ids=["mlp", "mlp-2x2", "deep-3x2", "deep-3", "cnn-2x2", "clipped-3", "clipped-2x3", "averaged-2x2"])
+    (MLP, 4, "2", ["batch.micro=5", "parallel.shard=gradients"]),
+    (CLIPPED, 6, "{stages: 2, schedule: gpipe}", ["batch.micro=4", "parallel.shard=gradients"]),
+    (AVERAGED, 6, "3", ["batch.micro=4", "parallel.shard=gradients"]),
+    (DEEP, 6, "3", ["batch.micro=5", "parallel.shard=parameters"]),
+    (CLIPPED, 6, "{stages: 2, schedule: gpipe}", ["batch.micro=4", "parallel.shard=parameters"]),
+    (AVERAGED, 4, "2", ["batch.micro=4", "parallel.shard=parameters", "log.tensorboard=true"]),
+], ids=["mlp", "mlp-2x2", "deep-3x2", "deep-3", "cnn-2x2", "clipped-3", "clipped-2x3", "averaged-2x2", "rounds-2x2", "rounds-2x3", "rounds-3x2", "units-3x2", "units-2x3",
+        "units-2x2"])
 def test_stages_give_the_bytes_of_one_rank(machine, sections, ranks, words, sets):
     """Whole and short steps, on replicas that have unlike numbers of micro-batches, or none; and what evaluations and lines say."""
     job = machine.job(sections, comm=STAGED)
@@ -50,20 +57,22 @@ def test_stages_go_on_on_another_mesh(machine):
     job = machine.job(RESIDUAL, comm=STAGED, batch="{global: 48, micro: 4}")
     machine.train("whole", job)
     for steps, ranks, words, shard, transport in ((1, 4, "{stages: 2, schedule: gpipe}", "none", "nccl"), (2, 3, "3", "none", "mpi"),
-                                                  (4, 6, "3", "optimizer", "nccl"), (5, 2, "1", "gradients", "nccl"),
-                                                  (6, 4, "2", "gradients", "auto"), (8, 2, "2", "none", "nccl")):
+                                                  (4, 6, "3", "optimizer", "nccl"), (5, 4, "2", "parameters", "nccl"),
+                                                  (6, 4, "2", "gradients", "mpi"), (7, 6, "3", "gradients", "auto"),
+                                                  (8, 2, "2", "none", "nccl")):
         result = machine.train("parts", job, ranks=ranks, sets=[f"train.steps={steps}", f"parallel.pipeline={words}",
                                                                 f"parallel.shard={shard}", f"comm.transport={transport}"])
-        assert (header(result, "sums") == "by NCCL 2.28.3") == (transport == "nccl"), result
+        assert (header(result, "sums") == "by NCCL 2.28.3") == (transport != "mpi"), result
     assert machine.newest("parts") == machine.newest("whole")
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("words", ["2", "{stages: 2, schedule: gpipe}"])
-def test_in_any_order_of_the_streams(machine, words, seed):
+@pytest.mark.parametrize("words, shard", [("2", "none"), ("{stages: 2, schedule: gpipe}", "none"), ("2", "gradients"), ("2", "parameters"),
+                                          ("{stages: 2, schedule: gpipe}", "parameters")])
+def test_in_any_order_of_the_streams(machine, words, shard, seed):
     job = machine.job(CNN, batch="{global: 48, micro: 4}", comm=STAGED)
     machine.train("eager", job)
-    machine.train("lazy", job, ranks=4, sets=[f"parallel.pipeline={words}"], FAKEGPU_EAGER="0", FAKEGPU_SEED=str(seed), FAKEGPU_IDLE_MS="3")
+    machine.train("lazy", job, ranks=4, sets=[f"parallel.pipeline={words}", f"parallel.shard={shard}"], FAKEGPU_EAGER="0", FAKEGPU_SEED=str(seed), FAKEGPU_IDLE_MS="3")
     assert machine.newest("lazy") == machine.newest("eager")
 
 
@@ -79,6 +88,44 @@ def test_the_host_waits_for_no_step(machine):
     each = {name: (calls[name, 24] - calls.get((name, 8), 0)) / 16 for name, steps in calls if steps == 24}
     assert each["cuStreamSynchronize"] <= 1 and each["cuEventSynchronize"] < 6 and each["cuMemcpyDtoHAsync"] <= 2.5, each
     assert calls["cuGraphInstantiate", 24] <= 2 * 2 + 6 and each["cuGraphLaunch"] >= 2 * 24 * 4 / 5, calls
+
+
+@pytest.mark.parametrize("shard, steps", [("gradients", 2), ("parameters", 2)])
+def test_shards_have_as_few_graphs(machine, shard, steps):
+    """Each flight has two of each unit, in whichever round, and the host waits for none of them."""
+    job = machine.job(DEEP, comm=STAGED, batch="{global: 80, micro: 4}", eval="{every: never}", checkpoint="{every: never}", train=f"{{steps: {steps}}}")
+    machine.train("out", job, ranks=4, sets=["parallel.pipeline=2", f"parallel.shard={shard}"], FAKEGPU_LOG=str(machine.path / "calls%p"))
+    for text in (path.read_text() for path in machine.path.glob("calls*")):
+        totals = {name: int(n) for name, n in re.findall(r"^total (\w+) (\d+)", text, re.M)}
+        assert totals["cuGraphLaunch"] >= steps * 10 * 2 and totals["cuGraphInstantiate"] <= 2 * 2 * (2 if shard == "parameters" else 1) + 4, totals
+
+
+def test_shards_of_a_stage_take_less(machine):
+    """On two replicas of each stage: of the gradient's sums a slice, then of the weights two layers and slices of the others."""
+    layer = 512 * 512
+    job = machine.job(MLP, data="{train: synthetic, synthetic: {samples: 64, shape: [512]}}", checkpoint="{every: never}", train="{steps: 2}", comm=STAGED,
+                      model=f"{{type: mlp, hidden: [{', '.join(['512'] * 12)}], outputs: 10}}", batch="{global: 64, micro: 4}")
+    machine.train("tuned", job)
+    held = {}
+    for shard in ("optimizer", "gradients", "parameters"):
+        machine.train(shard, job, ranks=4, sets=[f"parallel.shard={shard}", "parallel.pipeline=2"], FAKEGPU_LOG=str(machine.path / f"calls-{shard}-%p"))
+        held[shard] = allocated(machine, f"calls-{shard}") / 4 / layer
+    assert held["optimizer"] - held["gradients"] > 6 and held["gradients"] - held["parameters"] > 3, held
+
+
+@pytest.mark.parametrize("shard", ["gradients", "parameters"])
+def test_the_first_rounds_are_summed_by_mpi_too(machine, shard):
+    """Whichever gathering or sum of the first stage goes wrong on a rank. What crosses cuts no other rank has."""
+    job = machine.job(MLP, comm=STAGED, batch="{global: 48, micro: 4}", model="{type: mlp, hidden: [24, 20, 33], outputs: 10}")
+    sets = ["train.steps=2", "parallel.pipeline=2", f"parallel.shard={shard}"]
+    machine.train("right", job, ranks=4, sets=sets)
+    said = set()
+    for call in range(2, 16):
+        result = machine.run(f"wrong{call}", job, ranks=4, sets=sets, FAKENCCL_WRONG=str(call))
+        told = re.search(r"the first step's (weights|gradient), element \d+: NCCL 2.28.3 (sums|gathers)", result.err)
+        said.add((told or [0, "nothing"])[1])
+        assert result.code == (71 if told else 0), (call, result)
+    assert said >= {"gradient", *(["weights"] if shard == "parameters" else [])}, said
 
 
 @pytest.mark.parametrize("call", ["ncclGroupEnd:2", "ncclSend:9", "ncclRecv:4", "ncclAllReduce:3", "cuGraphLaunch:3", "cuGraphLaunch:30+",
