@@ -101,6 +101,7 @@ static void find_exchanges(const struct dpt_plan *p, const struct dpt_layout *l,
         to_owners.messages = nodes > 1;
     }
     exchange[OF_WEIGHTS] = ring;
+    exchange[OF_WEIGHTS].sent *= dpt_layout_gathered_weight(l) / WORD;
     exchange[OF_WEIGHTS].most = INFINITY;
     exchange[OF_FEW] = sum;
     if (l->updaters > 1)
@@ -321,7 +322,7 @@ double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *
         computed += pass;
     }
     if (step == NULL)
-        return w.floats * WORD;
+        return w.floats * dpt_layout_gathered_weight(l);
     if (given >= 0)
         sum_unit(p, l, exchange, given, &w, all);
     left = fmax(w.link, w.compute) - computed;
@@ -332,7 +333,7 @@ double dpt_plan_gpu_gathered(const struct dpt_plan *p, const struct dpt_layout *
         after += total(seconds);
     }
     add_sum(p, l, all, left + after, step);
-    return w.floats * WORD;
+    return w.floats * dpt_layout_gathered_weight(l);
 }
 
 /* The sums of a step in which the host takes part: nothing hides them. */

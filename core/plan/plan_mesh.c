@@ -150,7 +150,9 @@ struct dpt_plan_share dpt_plan_share(const struct dpt_plan *p)
 static void data_axis(const struct dpt_plan *p, struct dpt_plan_axis *axis)
 {
     const struct dpt_layout *l = &p->layout;
-    const double ranks = l->replicas, sends = dpt_gradient_reduction_sends(l);
+    /* Of what is sent the last part are weights, if owners update them. */
+    const double owned = l->updaters > 1 ? 1 - dpt_layout_gathered_weight(l) / WORD : 0;
+    const double ranks = l->replicas, sends = fmax(0, dpt_gradient_reduction_sends(l) - owned);
     const int of_stage = ranks_of_stage(p);
 
     axis->ranks = l->replicas;

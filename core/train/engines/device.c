@@ -399,7 +399,8 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
 }
 
 /* Before an update after which replicas are compared, since all get the others' weights with it.
- * Devices that keep slices have none that others have, too. */
+ * Devices that keep slices have none that others have, too; nor have those whose layers read others
+ * in half the width. */
 static enum dpt_status hash_weights(struct dpt_trainer *t, const struct dpt_step_result *result,
                                     struct dpt_error *err)
 {
@@ -407,6 +408,7 @@ static enum dpt_status hash_weights(struct dpt_trainer *t, const struct dpt_step
     enum dpt_status status;
 
     if (t->layout.updaters == 1 || t->layout.sliced_there ||
+        t->job->device.precision >= DPT_PRECISION_BF16 ||
         !(t->requests.check || result->save || result->signal || result->clock))
         return DPT_OK;
     status = d->type->get(d->steps, t->arenas.params, NULL, NULL, err);

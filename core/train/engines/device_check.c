@@ -106,6 +106,26 @@ out:
     return status;
 }
 
+/* A weight as layers read it in bf16. */
+static float in_bf16(float weight)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &weight, sizeof bits);
+    bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+    memcpy(&weight, &bits, sizeof weight);
+    return weight;
+}
+
+/* Whether a device has gathered this weight, or what layers read of it. */
+static bool is_gathered(const struct dpt_trainer *t, float gathered, float weight)
+{
+    const float rounded = t->job->device.precision == DPT_PRECISION_BF16 ? in_bf16(weight) : weight;
+
+    return memcmp(&gathered, &weight, sizeof weight) == 0 ||
+           memcmp(&gathered, &rounded, sizeof weight) == 0;
+}
+
 /* Compares with the host's what the devices have gathered of the weights [begin, end), a unit's. */
 static enum dpt_status compare_weights(struct dpt_trainer *t, int unit, struct dpt_error *err)
 {
@@ -119,7 +139,7 @@ static enum dpt_status compare_weights(struct dpt_trainer *t, int unit, struct d
     status = DPT_ALLOCATE(gathered, end, "the first step's check", err);
     DPT_TRY(status);
     DPT_TRY(d->type->weights(d->steps, unit, gathered, err));
-    while (i < end && memcmp(&gathered[i], &own[i], sizeof *own) == 0)
+    while (i < end && is_gathered(t, gathered[i], own[i]))
         i++;
     if (i < end)
         DPT_TRY(dpt_fail(err, DPT_RANK,

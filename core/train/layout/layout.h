@@ -159,6 +159,12 @@ static inline bool dpt_layout_updates_apart(const struct dpt_layout *layout)
 {
     return layout->on_device && (layout->updaters > 1 || layout->stages > 1);
 }
+/* The bytes of a weight that is gathered: devices whose layers read weights in half the width
+ * gather these, but for the few that norms read. */
+static inline double dpt_layout_gathered_weight(const struct dpt_layout *layout)
+{
+    return layout->on_device && layout->job->device.precision >= DPT_PRECISION_BF16 ? 2 : 4;
+}
 /* Whether weights are there unit by unit, on hosts or on devices. */
 static inline bool dpt_layout_gathers(const struct dpt_layout *layout)
 {

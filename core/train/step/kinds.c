@@ -87,7 +87,8 @@ static double gather_bytes(const struct dpt_layout *l, const struct dpt_layout_s
     const double nodes = dpt_layout_nodes(l), ranks = l->replicas;
 
     if (l->sliced_there)
-        return unit_bytes(stage, a) * (ranks - 1) / ranks;
+        return unit_bytes(stage, a) / sizeof(float) * dpt_layout_gathered_weight(l) * (ranks - 1) /
+               ranks;
     return unit_bytes(stage, a) * (nodes - 1) / nodes / l->node_replicas;
 }
 

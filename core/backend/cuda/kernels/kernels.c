@@ -179,6 +179,12 @@ WORK(from_layout, dpt_cuda_layout_args)
     w->bytes = a->total * ((a->add ? 8 : 4) + w->element);
 }
 
+WORK(slices, dpt_cuda_slices_args)
+{
+    w->threads = a->n * a->width / w->lanes;
+    w->bytes = a->n * a->width * (4 + w->element);
+}
+
 /* There are enough blocks to keep many loads in flight, but no more, since most ranges are
  * short. */
 void dpt_cuda_add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)

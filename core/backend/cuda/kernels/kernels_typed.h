@@ -160,6 +160,21 @@ struct dpt_cuda_layout_args {
     const struct dpt_cuda_state *state;
 };
 
+/*
+ * Slices of `width` floats each, number `first` and n - 1 more, which lie one after another from
+ * `arena` on. pack: writes each as a row of the type, for ranks to gather; unpack: writes what rows
+ * have as floats, but not slice `own`. Behind a row's elements are the 16 floats each of those that
+ * are not converted. exact: for each 16 floats from `arena` on, their number there, or
+ * DPT_CUDA_NO_COPY. row: bytes from one to the next. Reads and writes each number once.
+ */
+struct dpt_cuda_slices_args {
+    float *arena;
+    void *rows;
+    const uint16_t *exact;
+    int64_t width, row;
+    int32_t first, n, own; /* own: -1: there is none */
+};
+
 /* The crop and flip of one sample; see dpt_augment_sample. */
 struct dpt_cuda_move {
     int16_t top, left; /* of the window, in pixels of the image: -padding … padding */
@@ -315,7 +330,8 @@ struct dpt_cuda_flatten_args {
     X(pool)                                                                                        \
     X(dropout)                                                                                     \
     X(loss)                                                                                        \
-    X(layout) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat) X(flatten) X(batchnorm)
+    X(layout)                                                                                      \
+    X(slices) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat) X(flatten) X(batchnorm)
 
 /* X(name, kind of launch, argument, elements in 16 bytes, whether a block's threads synchronise) */
 // clang-format off
@@ -342,6 +358,7 @@ struct dpt_cuda_flatten_args {
     X(binary_cross_entropy_##t, loss, loss, lanes, true)                                           \
     X(to_layout_##t, layout, layout, lanes, false)                                                 \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \
+    X(pack_##t, slices, slices, lanes, false) X(unpack_##t, slices, slices, lanes, false)          \
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \
     X(gather_f32_##t, gather_f32, gather, lanes, false)                                            \
     X(nonfinite_##t, scan, scan, lanes, false)                                                     \

@@ -181,6 +181,17 @@ static int64_t first_whole(const struct dpt_cuda_steps *s)
     return s->units != NULL ? s->p->spec.graph->floats : 0;
 }
 
+/* Gives each rank all slices of an arena, and waits. */
+static enum dpt_status gather_whole(struct dpt_cuda_steps *s, float *arena, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_slices_gather(s, arena, s->p->ctx.sums, err));
+    DPT_TRY(wait_for_all(s, err));
+out:
+    return status;
+}
+
 static enum dpt_status put_params(struct dpt_cuda_steps *s, const float *params,
                                   struct dpt_error *err)
 {
@@ -203,6 +214,8 @@ static enum dpt_status get_params(struct dpt_cuda_steps *s, bool own, float *par
 
     if (s->units != NULL)
         DPT_TRY(dpt_cuda_slices_get(s, s->units->params, 0, own, params, err));
+    else if (s->spec.shards && !own && s->p->spec.precision >= DPT_PRECISION_BF16)
+        DPT_TRY(gather_whole(s, s->p->params, err)); /* layers read the others' rounded */
     DPT_TRY(dpt_cuda_steps_download(s, params + first, dpt_cuda_at(s->p, s->p->params, first),
                                     (size_t)(s->p->spec.graph->arena - first) * sizeof *params,
                                     err));
@@ -219,8 +232,7 @@ static enum dpt_status get_gradient(struct dpt_cuda_steps *s, float *gradient,
     if (s->units != NULL) {
         DPT_TRY(dpt_cuda_slices_get(s, s->units->gradient, s->units->rest, false, gradient, err));
     } else if (s->spec.shards) {
-        DPT_TRY(dpt_cuda_slices_gather(s, s->p->gradient, s->p->ctx.sums, err));
-        DPT_TRY(wait_for_all(s, err));
+        DPT_TRY(gather_whole(s, s->p->gradient, err));
     }
     DPT_TRY(dpt_cuda_steps_download(s, gradient + first, dpt_cuda_at(s->p, s->p->gradient, first),
                                     (size_t)n * sizeof *gradient, err));

@@ -101,12 +101,16 @@ struct dpt_cuda_bucket {
 };
 
 /* A piece of the arena, of which linked ranks have a slice of `width` floats each, one after
- * another from `first` on; those from `end` on are none of its. Its gradient is summed as soon as a
- * bucket is ready; with units bucket k + 1 is unit k, and the first one what lies behind them. at:
- * where the optimizer's state of this rank's slice lies in a slot that is divided. */
+ * another from `first` on; those from `end` on are none of its. Its gradient is summed as soon
+ * as a bucket is ready; with units bucket k + 1 is unit k, and the first one what lies behind
+ * them. at: where the optimizer's state of this rank's slice lies in a slot that is divided.
+ * exact: of each 16 floats, which are not gathered as layers read them (struct
+ * dpt_cuda_slices_args), on the device; NULL: none of the piece is. row: bytes of a slice that
+ * is gathered so. */
 struct dpt_cuda_slices {
     int bucket;
-    int64_t first, end, width, at;
+    int64_t first, end, width, at, row;
+    uint16_t *exact;
 };
 
 /* What steps need that go unit by unit (steps_units.c). */
@@ -368,6 +372,12 @@ enum dpt_status dpt_cuda_slices_get(struct dpt_cuda_steps *s, const float *slice
                                     bool own, float *arena, struct dpt_error *err);
 enum dpt_status dpt_cuda_slices_gather(struct dpt_cuda_steps *s, float *arena, CUstream stream,
                                        struct dpt_error *err);
+/* Enqueue the gathering of the parameters of a bucket's pieces, or of all (ALL_BUCKETS), as far as
+ * layers read them: of those that they read in half the width the others' are rounded. own: this
+ * rank's slices, as in a slot; NULL: they are in their places, and stay. */
+enum { DPT_CUDA_ALL_BUCKETS = -1 };
+enum dpt_status dpt_cuda_slices_params(struct dpt_cuda_steps *s, int bucket, const float *own,
+                                       CUstream stream, struct dpt_error *err);
 
 /* --- steps_stages.c --------------------------------------------------------------------------- */
 

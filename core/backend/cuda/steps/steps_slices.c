@@ -229,6 +229,64 @@ out:
     return status;
 }
 
+/* Numbers, of each slice of a piece from 0 on, the 16 floats that layers read as they are: where
+ * copies of them have no number. Returns the most that a slice has. */
+static int number_exact(const struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                        const uint16_t *copy, uint16_t *exact)
+{
+    const int64_t floats = s->p->spec.graph->floats;
+    int most = 0;
+
+    for (int r = 0; r < s->spec.ranks; r++) {
+        int n = 0;
+
+        for (int64_t at = r * piece->width; at < (r + 1) * piece->width; at += DPT_TENSOR_ALIGN) {
+            const int64_t k = piece->first + at;
+            const bool read = k >= 0 && k < piece->end &&
+                              (k >= floats || copy[k / DPT_TENSOR_ALIGN] == DPT_CUDA_NO_COPY);
+
+            exact[at / DPT_TENSOR_ALIGN] = (uint16_t)(read ? n : DPT_CUDA_NO_COPY);
+            n += read;
+        }
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* Finds the pieces of which it takes less to gather what layers read: where they read half the
+ * width of most. */
+static enum dpt_status narrow_pieces(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t floats = s->p->spec.graph->floats, element = (int64_t)sizeof(uint16_t);
+    struct dpt_cuda_copies unused;
+    uint16_t *copy = NULL, *exact = NULL;
+
+    if (s->p->spec.precision < DPT_PRECISION_BF16)
+        return DPT_OK;
+    DPT_TRY(DPT_ALLOCATE(copy, (size_t)(floats / DPT_TENSOR_ALIGN), "the tensors' copies", err));
+    DPT_TRY(DPT_ALLOCATE(exact, (size_t)(s->widest * s->spec.ranks / DPT_TENSOR_ALIGN),
+                         "the tensors' copies", err));
+    dpt_cuda_copies_of(s->p, false, copy, &unused);
+    for (int i = 0; i < s->n_pieces; i++) {
+        struct dpt_cuda_slices *piece = &s->pieces[i];
+        const int64_t all = piece->width * s->spec.ranks / DPT_TENSOR_ALIGN;
+        const int64_t most = number_exact(s, piece, copy, exact);
+        const struct dpt_cuda_piece numbers = {"the tensors' copies", all * element,
+                                               (void **)&piece->exact, false};
+
+        piece->row = piece->width * element + most * DPT_TENSOR_ALIGN * (int64_t)sizeof(float);
+        if (most >= DPT_CUDA_NO_COPY || piece->row >= piece->width * (int64_t)sizeof(float))
+            continue;
+        DPT_TRY(dpt_cuda_hold(&s->p->ctx, &numbers, 1, err));
+        DPT_TRY(dpt_cuda_steps_upload(s, piece->exact, exact, (size_t)numbers.bytes, err));
+    }
+out:
+    dpt_free(copy);
+    dpt_free(exact);
+    return status;
+}
+
 enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -243,6 +301,7 @@ enum dpt_status dpt_cuda_slices_open(struct dpt_cuda_steps *s, struct dpt_error 
         return DPT_OK;
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     DPT_TRY(DPT_ALLOCATE(s->gathers, (size_t)s->n_pieces, "the gradient's parts", err));
+    DPT_TRY(narrow_pieces(s, err));
 out:
     return status;
 }
@@ -311,6 +370,67 @@ out:
 
 /* --- the update ------------------------------------------------------------------------------- */
 
+/* Gathers a piece of the parameters as layers read it. `gathered` has room for the rows. */
+static enum dpt_status gather_narrow(struct dpt_cuda_steps *s, const struct dpt_cuda_slices *piece,
+                                     const float *own, CUstream stream, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const bool half = s->p->spec.precision == DPT_PRECISION_FP16;
+    float *const at = dpt_cuda_arena_of(s, s->p->params, piece) + piece->first;
+    const struct dpt_cuda_message rows = {.at = s->gathered,
+                                          .n = (size_t)piece->row / sizeof(float)};
+    struct dpt_cuda_slices_args slices = {
+        .arena = own == NULL ? at
+                             : dpt_cuda_begin_of((float *)(uintptr_t)own + piece->at,
+                                                 s->spec.rank * piece->width),
+        .rows = s->gathered,
+        .exact = piece->exact,
+        .width = piece->width,
+        .row = piece->row,
+        .first = s->spec.rank,
+        .n = 1,
+        .own = -1,
+    };
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, stream,
+                            half ? DPT_CUDA_K_pack_h16 : DPT_CUDA_K_pack_b16, &slices, err));
+    DPT_TRY(dpt_cuda_link_gather(s->spec.link, &rows, 1, stream, err));
+    slices.arena = at;
+    slices.first = 0;
+    slices.n = s->spec.ranks;
+    slices.own = own == NULL ? s->spec.rank : -1;
+    DPT_TRY(dpt_cuda_launch(&ctx->lib, &ctx->module, stream,
+                            half ? DPT_CUDA_K_unpack_h16 : DPT_CUDA_K_unpack_b16, &slices, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_slices_params(struct dpt_cuda_steps *s, int bucket, const float *own,
+                                       CUstream stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int n = 0;
+
+    for (int i = 0; i < s->n_pieces; i++) {
+        const struct dpt_cuda_slices *piece = &s->pieces[i];
+
+        if (bucket != DPT_CUDA_ALL_BUCKETS && bucket != piece->bucket)
+            continue;
+        if (piece->exact != NULL)
+            DPT_TRY(gather_narrow(s, piece, own, stream, err));
+        else
+            s->gathers[n++] = (struct dpt_cuda_message){
+                .at = dpt_cuda_arena_of(s, s->p->params, piece) + piece->first,
+                .n = (size_t)piece->width,
+                .own = own == NULL ? NULL : own + piece->at,
+            };
+    }
+    DPT_TRY(dpt_cuda_link_gather(s->spec.link, s->gathers, n, stream, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const CUstream stream = s->p->ctx.compute;
@@ -323,7 +443,7 @@ enum dpt_status dpt_cuda_slices_update(struct dpt_cuda_steps *s, struct dpt_erro
     DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_UPDATE, 1, err));
     if (!s->spec.shards || s->units != NULL)
         return DPT_OK;
-    DPT_TRY(dpt_cuda_slices_gather(s, s->p->params, stream, err));
+    DPT_TRY(dpt_cuda_slices_params(s, DPT_CUDA_ALL_BUCKETS, NULL, stream, err));
     if (s->copies.bytes > 0)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_DERIVE, 1, err));
 out:

@@ -68,22 +68,11 @@ static enum dpt_status gather(struct dpt_cuda_steps *s, int unit, struct dpt_err
     struct dpt_cuda_units *u = s->units;
     const int w = unit % 2;
     enum dpt_status status = DPT_OK;
-    int n = 0;
 
     if (u->there[w] == unit)
         return DPT_OK;
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->sums, u->passed[w], 0));
-    for (int i = 0; i < s->n_pieces; i++) {
-        const struct dpt_cuda_slices *piece = &s->pieces[i];
-
-        if (piece->bucket == unit + 1)
-            s->gathers[n++] = (struct dpt_cuda_message){
-                .at = dpt_cuda_at(s->p, s->p->params, piece->first),
-                .n = (size_t)piece->width,
-                .own = u->params + piece->at,
-            };
-    }
-    DPT_TRY(dpt_cuda_link_gather(s->spec.link, s->gathers, n, ctx->sums, err));
+    DPT_TRY(dpt_cuda_slices_params(s, unit + 1, u->params, ctx->sums, err));
     DPT_CUDA_TRY(&ctx->lib, cuEventRecord(u->gathered[w], ctx->sums));
     u->there[w] = unit;
 out:

@@ -161,6 +161,47 @@ static void layouts(void **state)
     }
 }
 
+/* Slices become rows of the type, one by one, and floats again, but the own one, with the 16 floats
+ * each that are not converted. */
+static void slices_in_the_type(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        struct draw d = {(uint64_t)seed + 300};
+        const enum type type = (enum type)(seed % TYPES);
+        const int ranks = draw_int(&d, 1, 5), groups = draw_int(&d, 1, 90),
+                  own = draw_int(&d, -1, ranks - 1);
+        const int64_t width = 16 * groups, n = ranks * width;
+        const int64_t row =
+            width * (int64_t)bytes_of[type] + 64 * groups; /* if none is converted */
+        float *from = random_values(&d, (size_t)n), *to = random_values(&d, (size_t)n);
+        float *const before = dpt_alloc_array((size_t)n, sizeof *before);
+        void *rows = dpt_alloc((size_t)(ranks * row));
+        uint16_t *exact = dpt_alloc_array((size_t)(n / 16), sizeof *exact);
+        struct dpt_cuda_slices_args a = {.arena = from,
+                                         .rows = rows,
+                                         .exact = exact,
+                                         .width = width,
+                                         .row = row,
+                                         .n = 1,
+                                         .own = -1};
+
+        memcpy(before, to, (size_t)n * sizeof *to);
+        for (int r = 0; r < ranks; r++)
+            for (int g = 0, k = 0; g < groups; g++)
+                exact[r * groups + g] = (uint16_t)(draw_int(&d, 0, 2) ? DPT_CUDA_NO_COPY : k++);
+        for (a.first = 0; a.first < ranks; a.first++)
+            dpt_emulate(OF(type, pack), &a);
+        a.arena = to, a.first = 0, a.n = ranks, a.own = own;
+        dpt_emulate(OF(type, unpack), &a);
+        for (int64_t i = 0; i < n; i++)
+            assert_true(to[i] == (i / width == own                    ? before[i]
+                                  : exact[i / 16] == DPT_CUDA_NO_COPY ? rounded(type, from[i])
+                                                                      : from[i]));
+        dpt_free(from), dpt_free(to), dpt_free(before), dpt_free(rows), dpt_free(exact);
+    }
+}
+
 /* The crops and flips of dpt_augment_sample, pixel by pixel. */
 static void gathers(void **state)
 {
@@ -502,6 +543,7 @@ int main(void)
         cmocka_unit_test(nonfinite_elements),
         cmocka_unit_test(bfloat16),
         cmocka_unit_test(layouts),
+        cmocka_unit_test(slices_in_the_type),
         cmocka_unit_test(gathers),
         cmocka_unit_test(additions),
         cmocka_unit_test(feeds),

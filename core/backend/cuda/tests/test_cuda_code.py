@@ -28,10 +28,10 @@ OF_SUMS = re.compile(r"\w+_weights|batchnorm_statistics|bias_back|bias_relu_back
 # These make gradients of parameters, which are floats in canonical order.
 OF_WEIGHTS = "_weights"
 
-ONLY_NARROW = ("to_layout", "gather")
+ONLY_NARROW = ("to_layout", "gather", "pack")
 WIDE = r"\.global(?:\.\w+)*\.(?:v4\.\w?(?:32)|v2\.\w?(?:64))\b"
 
-ONLY_WIDEN = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back")
+ONLY_WIDEN = ("batchnorm_statistics", "from_layout", "nonfinite", "bias_back", "unpack")
 
 
 def plain_name(name):

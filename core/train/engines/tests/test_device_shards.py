@@ -54,6 +54,44 @@ def test_steps_are_those_of_one_rank(machine, sections, ranks, tolerance):
     machine.assert_same_run("linked", "one", 10 * tolerance)
 
 
+NORMED = {**MLP, "model": "{type: sequential, layers: [flatten, {dense: 90}, {batchnorm: {statistics: micro}}, relu, {dense: 70}, layernorm, prelu, {dense: 10}]}",
+          "train": "{steps: 6, clip_norm: 0.1, ema: 0.9, check_replicas: 1 steps}", "checkpoint": "{every: 3 steps}", "eval": "{every: 2 steps}"}
+
+
+@pytest.mark.parametrize("shard", ["optimizer", "gradients", "parameters"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_layers_get_what_they_read(machine, ranks, shard):
+    """In bf16 half of the bytes are gathered, but for norms and the running statistics. Checkpoints have all in fp32, the same bytes as on one rank."""
+    wide = {"comm": "{reduction: reproducible}", "data": "{train: synthetic, synthetic: {samples: 96, shape: [1, 12, 12]}}"}
+    job = machine.job(NORMED, **wide, device="{precision: bf16}")
+    machine.train("one", job, sets=["parallel.shard=none"])
+    result = machine.train("out", job, ranks=ranks, sets=[f"parallel.shard={shard}"])
+    assert header(result, "sums") == "by NCCL 2.28.3", result
+    assert machine.newest("out") == machine.newest("one")
+    assert (machine.evaluations("out") == machine.evaluations("one")).all()
+
+    job, gathered = machine.job({**NORMED, "train": "{steps: 1}", "checkpoint": "{every: never}", "eval": "{every: never}"}, **wide), {}
+    for precision in ("fp32", "bf16"):
+        for steps in (2, 6):
+            name = f"{precision}-{steps}"
+            machine.train(name, job, ranks=ranks, FAKEGPU_LOG=str(machine.path / f"calls-{name}-%p"),
+                          sets=[f"device.precision={precision}", f"parallel.shard={shard}", f"train.steps={steps}"])
+            gathered[steps] = sum(int(n) for path in machine.path.glob(f"calls-{name}-*")
+                                  for n in re.findall(r"^ncclAllGather (\d+)", path.read_text(), re.M))
+        gathered[precision] = gathered[6] - gathered[2]
+    assert 0.5 < gathered["bf16"] / gathered["fp32"] < 0.7, gathered
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_replicas_have_the_same_weights_in_half_the_width(machine, precision):
+    """Where NCCL alone adds: what is saved of 3 ranks' slices goes on like a run that was not stopped."""
+    job = machine.job(NORMED, data="{train: synthetic, synthetic: {samples: 96, shape: [1, 12, 12]}}", device=f"{{precision: {precision}}}")
+    machine.train("whole", job, ranks=3)
+    machine.train("parts", job, ranks=3, sets=["train.steps=3"])
+    machine.train("parts", job, ranks=3)
+    assert machine.newest("parts") == machine.newest("whole")
+
+
 def test_runs_go_on_anywhere(machine):
     """The state of a slice goes to whoever has it next: on a device, or on a host."""
     job = machine.job(AVERAGED, batch="{global: 48, micro: 8}", comm="{reduction: reproducible}", optimizer="{type: adam, lr: 0.01}")

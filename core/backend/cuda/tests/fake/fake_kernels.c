@@ -58,6 +58,8 @@ static const struct {
     POINTER(loss, counter),
     POINTER(layout, copies),
     POINTER(layout, list),
+    POINTER(slices, rows),
+    POINTER(slices, exact),
     POINTER(gather, data),
     POINTER(gather, index),
     POINTER(gather, scale),

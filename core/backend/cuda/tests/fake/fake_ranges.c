@@ -122,6 +122,18 @@ RANGES(layout)
     reads(k, a->state, sizeof *a->state);
 }
 
+/* Of unpack without those of slice `own`. */
+RANGES(slices)
+{
+    reads(k, a->exact, 2 * (a->first + a->n) * a->width / 16);
+    for (int32_t i = a->first; i < a->first + a->n; i++) {
+        if (i == a->own)
+            continue;
+        add(k, a->arena + i * a->width, 4 * a->width, k->back);
+        add(k, (const char *)a->rows + i * a->row, a->row, !k->back);
+    }
+}
+
 RANGES(feed)
 {
     for (int32_t i = 0; i < a->n; i++) {
@@ -319,8 +331,9 @@ void fake_kernel_ranges(enum dpt_cuda_kernel kernel, const void *argument,
     const struct kernel k = {.work = work,
                              .element = 16 / calls[kernel].lanes,
                              .lanes = calls[kernel].lanes,
-                             .back =
-                                 strstr(name, "_back_") != NULL || strstr(name, "from_") != NULL,
+                             .back = strstr(name, "_back_") != NULL ||
+                                     strstr(name, "from_") != NULL ||
+                                     strstr(name, "_unpack_") != NULL,
                              .sums = strstr(name, "_weights_") != NULL,
                              .statistics = strstr(name, "_statistics_") != NULL};
 
