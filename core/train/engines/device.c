@@ -217,6 +217,8 @@ static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_er
     d->fetched = true;
     d->with_gradient = gradient;
 out:
+    if (status != DPT_OK && dpt_layout_updates_apart(&t->layout)) /* others' devices wait */
+        return dpt_device_give_up(t, status, err);
     return status;
 }
 

@@ -92,9 +92,8 @@ void dpt_device_check_weights(struct dpt_trainer *t, struct dpt_device_check *ch
 enum dpt_status dpt_device_check_sum(struct dpt_trainer *t, struct dpt_device_check *check,
                                      struct dpt_error *err);
 /* Compares with MPI's sum what the links have summed. Collective with shards. Errors: RANK: they
- * differ, on this rank. */
-enum dpt_status dpt_device_check_compare(struct dpt_trainer *t,
-                                         const struct dpt_device_check *check,
+ * differ, on this rank; or it failed to look, as `failure` says then. */
+enum dpt_status dpt_device_check_compare(struct dpt_trainer *t, struct dpt_device_check *check,
                                          struct dpt_error *err);
 void dpt_device_check_drop(struct dpt_device_check *check);
 

@@ -79,7 +79,7 @@ out:
 }
 
 /* What is not finite is left to those who search for it. */
-enum dpt_status dpt_device_check_compare(struct dpt_trainer *t, const struct dpt_device_check *o,
+enum dpt_status dpt_device_check_compare(struct dpt_trainer *t, struct dpt_device_check *o,
                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -92,8 +92,11 @@ enum dpt_status dpt_device_check_compare(struct dpt_trainer *t, const struct dpt
     if (!o->asked)
         return DPT_OK;
     status = DPT_ALLOCATE(sum, (size_t)g->arena + DPT_TAIL_WORDS, "the first step's check", err);
+    if (status == DPT_OK)
+        status = d->type->get(d->steps, NULL, NULL, sum, err);
+    if (status != DPT_OK)
+        o->failure = *err;
     DPT_TRY(status);
-    DPT_TRY(d->type->get(d->steps, NULL, NULL, sum, err));
     while (i < o->n && !(fabs((double)sum[i] - o->own[i]) > part * o->amounts[i]))
         i++;
     if (i < o->n)

@@ -443,8 +443,12 @@ static enum dpt_status sum_by_link(struct dpt_trainer *t, float flags[DPT_FLAGS]
     if (status != DPT_OK)
         DPT_TRY(dpt_device_give_up(t, status, err));
     d->asked++;
-    if (check.asked)
-        DPT_TRY(dpt_group_agree(&t->comm->world, dpt_device_check_compare(t, &check, err), err));
+    if (check.asked) {
+        status = dpt_device_check_compare(t, &check, err);
+        if (check.failure.status != DPT_OK) /* others' devices may wait for it */
+            DPT_TRY(dpt_device_give_up(t, status, err));
+        DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    }
     memset(t->reduction.reduced_flags, 0, sizeof t->reduction.reduced_flags);
     if (d->asked - d->heard == DPT_STAGING_BUFFERS)
         DPT_TRY(hear(t, err));

@@ -105,7 +105,7 @@ def test_a_rank_that_is_struck_gathers_with_the_others(machine):
     assert result.code == 0, result  # no other rank has the weight
 
 
-@pytest.mark.parametrize("call", ["ncclGroupEnd:2", "ncclSend:9", "ncclAllGather:9", "cuGraphLaunch:40+", "cuStreamWaitEvent:9"])
+@pytest.mark.parametrize("call", ["ncclGroupEnd:2", "ncclSend:9", "ncclAllGather:9", "cuGraphLaunch:40+", "cuStreamWaitEvent:9", "cuMemcpyDtoHAsync:40+"])
 def test_a_failing_pass_takes_all_along(machine, call):
     test_device_links.assert_a_failure_takes_all_along(machine, {**CNN, "parallel": "{shard: parameters}"}, call)
 
