@@ -82,7 +82,8 @@ static _Thread_local struct {
     struct comm *comm;
     CUstream stream;
     struct dpt_cuda_message messages[MOST_MESSAGES];
-    int n; /* gatherings go their way at once */
+    int n;       /* gatherings go their way at once */
+    bool failed; /* a call in it */
 } group;
 
 static atomic_bool ending;
@@ -513,8 +514,10 @@ int ncclReduceScatter(const void *from, void *to, size_t n, int type, int op, vo
 int ncclGroupStart(void)
 {
     FAKE(ncclGroupStart, USAGE, "%s", "");
-    if (group.depth++ == 0)
+    if (group.depth++ == 0) {
         group.n = 0;
+        group.failed = false;
+    }
     return DPT_NCCL_SUCCESS;
 }
 
@@ -543,13 +546,21 @@ static int add_message(float *at, size_t n, int type, int rank, bool sends, stru
 
 int ncclSend(const void *from, size_t n, int type, int rank, void *comm, CUstream stream)
 {
+    const bool failed = group.failed;
+
+    group.failed = true; /* if it returns here */
     FAKE(ncclSend, REMOTE_ERROR, "%zu to %d", n, rank);
+    group.failed = failed;
     return add_message((float *)(uintptr_t)from, n, type, rank, true, comm, stream);
 }
 
 int ncclRecv(void *to, size_t n, int type, int rank, void *comm, CUstream stream)
 {
+    const bool failed = group.failed;
+
+    group.failed = true; /* if it returns here */
     FAKE(ncclRecv, REMOTE_ERROR, "%zu from %d", n, rank);
+    group.failed = failed;
     return add_message(to, n, type, rank, false, comm, stream);
 }
 
@@ -560,6 +571,8 @@ int ncclGroupEnd(void)
     FAKE(ncclGroupEnd, REMOTE_ERROR, "%d", group.n);
     if (--group.depth > 0)
         return DPT_NCCL_SUCCESS;
+    if (group.failed) /* of a group in which a call failed nothing begins */
+        return REMOTE_ERROR;
     if (group.n == 0)
         return DPT_NCCL_SUCCESS;
     s.call = ++s.comm->calls;
