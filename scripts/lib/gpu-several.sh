@@ -70,7 +70,7 @@ transports() { # PRECISION
 
 many_ranks() { # PRECISION
     # shellcheck disable=SC2046
-    reproducible "$1" 1 $(gpu_counts) "$gpus:optimizer" "$gpus:gradients" "$gpus:parameters" "$((gpus / 2 * 2)):pipeline"
+    reproducible "$1" 1 $(gpu_counts) "$gpus:optimizer" "$gpus:gradients" "$gpus:parameters" "$((gpus / 2 * 2)):pipeline" "$((gpus / 2 * 2)):both"
 }
 
 # The process of a rank that this step has started.

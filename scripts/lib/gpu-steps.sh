@@ -258,7 +258,7 @@ resume() {
     seen ok "stopped after $half of $whole steps: the same $(wc -c <"$work/once/checkpoints/latest") bytes"
 }
 
-reproducible() { # PRECISION RANKS[:pipeline|:optimizer|:gradients|:parameters]...
+reproducible() { # PRECISION RANKS[:pipeline|:optimizer|:gradients|:parameters|:both]...
     local precision=$1 way ranks words said='' steps=300 micro=16
     shift
     take_job mnist-cnn
@@ -270,6 +270,7 @@ reproducible() { # PRECISION RANKS[:pipeline|:optimizer|:gradients|:parameters].
         *:optimizer) words=(--set parallel.shard=optimizer) said+=' that divide the update' ;;
         *:gradients) words=(--set parallel.shard=gradients) said+=' that divide the gradients' ;;
         *:parameters) words=(--set parallel.shard=parameters) said+=' that divide the weights' ;;
+        *:both) words=(--set parallel.pipeline=2 --set parallel.shard=parameters) said+=' as stages that divide the weights' ;;
         esac
         train "same-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$precision" --set comm.reduction=reproducible \
             --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" "${words[@]}" ||

@@ -177,7 +177,7 @@ def test_rehearsal(archive, tmp_path, part):
         assert "the same" in rows["resume"][1] and "ranks 1, 2, 4: the same" in rows["reproducible"][1]
         assert "ranks 1, 2 as stages: the same" in rows["pipeline"][1] and "without MNIST" in rows["mnist"][1]
     elif part == "m":
-        assert "3 GPUs; on a node from GPU to GPU (P2P/CUMEM)" in rows["several-gpus"][1] and "ranks 1, 2, 3, 3 that divide the update, 3 that divide the gradients, 3 that divide the weights, 2 as stages: the same" in rows["bytes"][1]
+        assert "3 GPUs; on a node from GPU to GPU (P2P/CUMEM)" in rows["several-gpus"][1] and "ranks 1, 2, 3, 3 that divide the update, 3 that divide the gradients, 3 that divide the weights, 2 as stages, 2 as stages that divide the weights: the same" in rows["bytes"][1]
         assert re.fullmatch(r"NCCL and MPI, 2 ranks: loss (\S+) and \S+, weights differ by up to \S+; 3 ranks: .*", rows["transports"][1])
         for name in ("killed", "killed-mpi"):
             assert re.search(r"exit 71 after [\d.]+ s, .* resumed at step \d+, at step \d+ (the same bytes|weights that differ by up to \S+) as", rows[name][1])
