@@ -8,7 +8,7 @@
  * Between two passes a rank sends what the first one gave, and receives what the next one takes, by
  * one call, on the stream that computes. NCCL takes the messages of a call at once, and calls one
  * after another; so with a call each two neighbours of a 1F1B schedule would wait for each other.
- * All else that goes over the link in a step comes after a stage's last message.
+ * Without rounds all else that goes over the link in a step comes after a stage's last message.
  *
  * What forward gives for the running statistics is merged along the tree at once, since the next
  * micro-batch overwrites it; gradients are after backward. The last stage alone has a tail.
