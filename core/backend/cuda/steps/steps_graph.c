@@ -87,20 +87,20 @@ static enum dpt_status enqueue_pass(struct dpt_cuda_steps *s, bool back, int onl
 {
     const int units = dpt_cuda_steps_units(s), unit = only % units;
     struct dpt_cuda_program *p = dpt_cuda_flight(s->p, only / units);
-    const int32_t *node = p->spec.unit + unit, nodes = p->spec.graph->n_nodes;
+    const int32_t *node = p->spec.unit;
     const bool turns = back && unit == units - 1;
     enum dpt_status status = DPT_OK;
 
     if (turns && dpt_cuda_steps_ends(s))
         DPT_TRY(dpt_cuda_enqueue_loss(p, false, dpt_cuda_steps_tail(s), err));
     if (s->units != NULL && (!turns || dpt_cuda_steps_staged(s)))
-        DPT_TRY(dpt_cuda_enqueue_layouts(p, node[0], node[1], err));
+        DPT_TRY(dpt_cuda_enqueue_layouts(p, node[unit], node[unit + 1], err));
     if (s->units != NULL)
         return dpt_cuda_enqueue_unit(p, back, unit, err);
     if (!back)
         return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, false, err);
     DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
-    DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, nodes, false, err));
+    DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
 out:
     return status;
 }

@@ -242,8 +242,8 @@ static int number_exact(const struct dpt_cuda_steps *s, const struct dpt_cuda_sl
 
         for (int64_t at = r * piece->width; at < (r + 1) * piece->width; at += DPT_TENSOR_ALIGN) {
             const int64_t k = piece->first + at;
-            const bool read = k >= 0 && k < piece->end &&
-                              (k >= floats || copy[k / DPT_TENSOR_ALIGN] == DPT_CUDA_NO_COPY);
+            const bool read =
+                k < piece->end && (k >= floats || copy[k / DPT_TENSOR_ALIGN] == DPT_CUDA_NO_COPY);
 
             exact[at / DPT_TENSOR_ALIGN] = (uint16_t)(read ? n : DPT_CUDA_NO_COPY);
             n += read;

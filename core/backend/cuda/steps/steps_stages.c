@@ -170,7 +170,7 @@ enum dpt_status dpt_cuda_stages_pass(struct dpt_cuda_steps *s, const struct dpt_
     DPT_TRY(dpt_cuda_units_end(s, pass, err));
     if (staged && ends)
         s->unsent = across(s, pass->flight, back ? DPT_CUDA_EDGE_IN : DPT_CUDA_EDGE_OUT, back);
-    if (pass->last)
+    if (staged && pass->last)
         DPT_TRY(exchange(s, &none, err));
     if (pass->last || (rounds && back && ends))
         DPT_TRY(end(s, err));
