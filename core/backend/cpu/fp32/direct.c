@@ -10,6 +10,7 @@ enum {
     MOST = DPT_TILE_MOST,
     CROWDED = 128,     /* pixels a multiple of this many floats apart share few lines of a cache */
     NEAR = 1 << 16,    /* floats of lines that stay near a core */
+    SMALL = 64,        /* most pixels, and taps, of which parts are planned */
     NEAREST = 1 << 19, /* more of them, if the weights, which are read for each, are as many */
 };
 
@@ -39,51 +40,141 @@ static void finish_lines(struct dpt_direct_lines *lines)
  * equal steps. */
 struct axis {
     int32_t n, tap, tap_step, at, at_step;
+    int32_t skipped; /* taps of the phase before them */
 };
 
-/* The segments of a patch: a kernel's row is one if its pixels lie side by side. */
-static void plan_segments(struct dpt_direct_phase *phase, const struct dpt_direct_lines *lines,
-                          const struct axis axes[2], int32_t width, int64_t **at)
+/* Outputs on one axis: how many, which is the first in a plane, and the steps between them in the
+ * lines and in that plane. */
+struct outputs {
+    int32_t n, first, from, to;
+};
+
+/* Those outputs from `first` on, of the same taps without zeros, and these taps. */
+static struct outputs cut_outputs(const struct outputs *all, int32_t first,
+                                  const struct dpt_direct_lines *lines, int i, struct axis *axis)
+{
+    const struct axis whole = *axis;
+    struct outputs some = *all;
+
+    some.n = 0;
+    some.first += first * all->to;
+    for (int32_t at = first; at < all->n; at++) {
+        int32_t low = 0, high = whole.n;
+
+        while (low < high && whole.at + at * all->from + low * whole.at_step < lines->before[i])
+            low++;
+        while (high > low && whole.at + at * all->from + (high - 1) * whole.at_step >=
+                                 lines->before[i] + lines->in[i])
+            high--;
+        if (at > first && (low != axis->skipped || high - low != axis->n))
+            break;
+        axis->skipped = low;
+        axis->n = high - low;
+        some.n++;
+    }
+    axis->at += first * all->from + axis->skipped * whole.at_step;
+    return some;
+}
+
+/* The segments of a patch: a kernel's row is one if its pixels lie side by side. columns: taps of
+ * such a row in the weights. */
+static void plan_segments(struct dpt_direct_sum *sum, const struct dpt_direct_lines *lines,
+                          const struct axis axes[2], int32_t columns, int64_t **at)
 {
     const bool joined = lines->pitch == lines->channels && (axes[1].n == 1 || axes[1].at_step == 1);
-    int64_t segment = 0, tap = 0, *offsets;
+    const int64_t n = (int64_t)axes[0].n * axes[1].n;
+    int64_t segment = 0, *offsets = take(at, n), *first = take(at, n);
 
-    phase->n_taps = (int64_t)axes[0].n * axes[1].n;
-    phase->taps = take(at, phase->n_taps);
-    offsets = take(at, phase->n_taps);
     for (int32_t i = 0; i < axes[0].n; i++)
         for (int32_t k = 0; k < axes[1].n; k++) {
             const int64_t y = axes[0].at + i * axes[0].at_step,
                           x = axes[1].at + k * axes[1].at_step;
 
-            if (k == 0 || !joined)
-                offsets[segment++] = (y * lines->size[1] + x) * lines->pitch;
-            phase->taps[tap++] = (int64_t)(axes[0].tap + i * axes[0].tap_step) * width +
-                                 axes[1].tap + k * axes[1].tap_step;
+            if (k > 0 && joined)
+                continue;
+            offsets[segment] = (y * lines->size[1] + x) * lines->pitch;
+            first[segment++] =
+                ((int64_t)(axes[0].skipped + i) * columns + axes[1].skipped + k) * lines->channels;
         }
-    phase->sum = (struct dpt_direct_sum){.offsets = offsets,
-                                         .segments = segment,
-                                         .k = joined ? (int64_t)axes[1].n * lines->channels
-                                                     : lines->channels,
-                                         .step = 1};
+    *sum = (struct dpt_direct_sum){.offsets = offsets,
+                                   .first = first,
+                                   .segments = segment,
+                                   .k = joined ? (int64_t)axes[1].n * lines->channels
+                                               : lines->channels,
+                                   .step = 1};
 }
 
-/* n: outputs on each axis; from, to: the step between them in the lines and in a plane of `width`
- * pixels, whose first one is at `first`. */
-static void plan_pixels(struct dpt_direct_phase *phase, const struct dpt_direct_lines *lines,
-                        const int32_t n[2], const int32_t from[2], const int32_t first[2],
-                        const int32_t to[2], int32_t width, int64_t **at)
+static void plan_part(struct dpt_direct_pass *pass, const struct outputs outputs[2],
+                      const struct axis axes[2], int32_t columns, int32_t width, int64_t **at)
 {
-    phase->pixels = (int64_t)n[0] * n[1];
-    phase->step = (int64_t)to[1] * LANES;
-    phase->in_at = take(at, phase->pixels);
-    phase->out_at = take(at, phase->pixels);
-    for (int64_t i = 0; i < phase->pixels; i++) {
-        const int64_t row = i / n[1], column = i % n[1];
+    const struct dpt_direct_lines *lines = &pass->lines;
+    struct dpt_direct_part *part = &pass->parts[pass->n_parts++];
 
-        phase->in_at[i] = (row * from[0] * lines->size[1] + column * from[1]) * lines->pitch;
-        phase->out_at[i] = ((first[0] + row * to[0]) * width + first[1] + column * to[1]) * LANES;
+    part->phase = pass->n_phases;
+    part->pixels = (int64_t)outputs[0].n * outputs[1].n;
+    part->step = (int64_t)outputs[1].to * LANES;
+    part->in_at = take(at, part->pixels);
+    part->out_at = take(at, part->pixels);
+    for (int64_t i = 0; i < part->pixels; i++) {
+        const int64_t row = i / outputs[1].n, column = i % outputs[1].n;
+
+        part->in_at[i] =
+            (row * outputs[0].from * lines->size[1] + column * outputs[1].from) * lines->pitch;
+        part->out_at[i] = ((outputs[0].first + row * outputs[0].to) * width + outputs[1].first +
+                           column * outputs[1].to) *
+                          LANES;
     }
+    plan_segments(&part->sum, lines, axes, columns, at);
+}
+
+/* Plans a phase in parts, or (`at` is NULL) only counts the products that these compute. */
+static int64_t plan_parts(struct dpt_direct_pass *pass, int32_t samples,
+                          const struct outputs outputs[2], const struct axis axes[2], int32_t width,
+                          int64_t **at)
+{
+    int64_t products = 0;
+
+    for (int32_t y = 0, rows; y < outputs[0].n; y += rows) {
+        struct axis taps[2] = {axes[0]};
+        struct outputs part[2] = {cut_outputs(&outputs[0], y, &pass->lines, 0, &taps[0])};
+
+        rows = part[0].n;
+        for (int32_t x = 0; x < outputs[1].n; x += part[1].n) {
+            taps[1] = axes[1];
+            part[1] = cut_outputs(&outputs[1], x, &pass->lines, 1, &taps[1]);
+            products +=
+                up((int64_t)samples * rows * part[1].n, DPT_TILE_ROWS) * taps[0].n * taps[1].n;
+            if (at != NULL)
+                plan_part(pass, part, taps, axes[1].n, width, at);
+        }
+    }
+    return products;
+}
+
+/* Adds a phase of outputs in planes of `width` pixels: in parts if those have so few products that
+ * this is faster than tiles that mostly write side by side. */
+static void plan_phase(struct dpt_direct_pass *pass, const struct dpt_conv_shape *s,
+                       const struct outputs outputs[2], const struct axis axes[2], int32_t width,
+                       int64_t **at)
+{
+    struct dpt_direct_phase *phase = &pass->phases[pass->n_phases];
+    const int64_t pixels = (int64_t)outputs[0].n * outputs[1].n;
+    int64_t tap = 0, all;
+
+    phase->n_taps = (int64_t)axes[0].n * axes[1].n;
+    phase->taps = take(at, phase->n_taps);
+    for (int32_t i = 0; i < axes[0].n; i++)
+        for (int32_t k = 0; k < axes[1].n; k++)
+            phase->taps[tap++] =
+                (int64_t)(axes[0].tap + i * axes[0].tap_step) * s->window.kernel[1] + axes[1].tap +
+                k * axes[1].tap_step;
+    all = up(s->n * pixels, DPT_TILE_ROWS) * phase->n_taps;
+    if (pass->plane <= SMALL && taps_of(&s->window) <= SMALL &&
+        plan_parts(pass, s->n, outputs, axes, width, NULL) * 5 <= all * 4)
+        plan_parts(pass, s->n, outputs, axes, width, at);
+    else
+        plan_part(pass, outputs, axes, axes[1].n, width, at);
+    pass->n_phases++;
 }
 
 /* The weights' places, and how many samples are copied at a time. */
@@ -105,9 +196,9 @@ static void plan_forward(struct dpt_direct *d, int64_t **at)
 {
     const struct dpt_conv_shape *s = &d->shape.conv;
     const struct dpt_window *w = &s->window;
-    const int32_t none[2] = {0, 0}, one[2] = {1, 1};
     struct dpt_direct_pass *pass = &d->forward;
     struct dpt_direct_lines *lines = &pass->lines;
+    struct outputs outputs[2];
     struct axis axes[2];
 
     lines->layout = d->shape.x;
@@ -118,14 +209,13 @@ static void plan_forward(struct dpt_direct *d, int64_t **at)
         lines->before[i] = w->before[i];
         lines->size[i] = (s->out[i] - 1) * w->stride[i] + (w->kernel[i] - 1) * w->dilation[i] + 1;
         axes[i] = (struct axis){.n = w->kernel[i], .tap_step = 1, .at_step = w->dilation[i]};
+        outputs[i] = (struct outputs){s->out[i], 0, w->stride[i], 1};
     }
     finish_lines(lines);
     pass->outputs = s->out_channels / w->groups;
     pass->all = s->out_channels;
     pass->plane = (int64_t)s->out[0] * s->out[1];
-    pass->n_phases = 1;
-    plan_segments(pass->phases, lines, axes, w->kernel[1], at);
-    plan_pixels(pass->phases, lines, s->out, w->stride, none, one, s->out[1], at);
+    plan_phase(pass, s, outputs, axes, s->out[1], at);
     finish_pass(pass, s);
     d->rows = taps_of(w) * lines->channels;
     d->row = take(at, d->rows);
@@ -191,29 +281,26 @@ static void plan_data(struct dpt_direct *d, int64_t **at)
 {
     const struct dpt_conv_shape *s = &d->shape.conv;
     const struct dpt_window *w = &s->window;
-    const int32_t one[2] = {1, 1};
     struct dpt_direct_pass *pass = &d->data;
 
     plan_gradient(&pass->lines, s);
     pass->outputs = s->in_channels / w->groups;
     pass->all = s->in_channels;
     pass->plane = (int64_t)s->in[0] * s->in[1];
-    pass->n_phases = 0;
     for (int32_t y = 0; y < w->stride[0] && y < s->in[0]; y++)
         for (int32_t x = 0; x < w->stride[1] && x < s->in[1]; x++) {
             const int32_t first[2] = {y, x};
-            int32_t n[2];
+            struct outputs outputs[2];
             struct axis axes[2];
 
             for (int i = 0; i < 2; i++) {
-                n[i] = (s->in[i] - first[i] + w->stride[i] - 1) / w->stride[i];
+                outputs[i] =
+                    (struct outputs){(s->in[i] - first[i] + w->stride[i] - 1) / w->stride[i],
+                                     first[i], 1, w->stride[i]};
                 axes[i] = find_taps(w, i, first[i]);
                 axes[i].at += pass->lines.before[i];
             }
-            plan_segments(&pass->phases[pass->n_phases], &pass->lines, axes, w->kernel[1], at);
-            plan_pixels(&pass->phases[pass->n_phases], &pass->lines, n, one, first, w->stride,
-                        s->in[1], at);
-            pass->n_phases++;
+            plan_phase(pass, s, outputs, axes, s->in[1], at);
         }
     finish_pass(pass, s);
 }
@@ -224,7 +311,17 @@ static int64_t count_numbers(const struct dpt_conv_shape *s)
     const int64_t taps = taps_of(&s->window), out = (int64_t)s->out[0] * s->out[1],
                   in = (int64_t)s->in[0] * s->in[1];
 
-    return 4 * taps + 2 * (out + in) + taps * (s->in_channels / s->window.groups);
+    return 6 * taps + 2 * (out + in) + 4 * SMALL * SMALL +
+           taps * (s->in_channels / s->window.groups);
+}
+
+static bool take_phases(struct dpt_direct_pass *pass, size_t most_phases)
+{
+    const size_t parts = most_phases > SMALL ? most_phases : SMALL;
+
+    pass->phases = dpt_alloc_array(most_phases, sizeof *pass->phases);
+    pass->parts = dpt_alloc_array(parts, sizeof *pass->parts);
+    return pass->phases != NULL && pass->parts != NULL;
 }
 
 enum dpt_status dpt_direct_open(const struct dpt_direct_shape *shape, struct dpt_direct **opened,
@@ -239,10 +336,8 @@ enum dpt_status dpt_direct_open(const struct dpt_direct_shape *shape, struct dpt
         return dpt_fail_memory(err, "a convolution", sizeof *d);
     d->shape = *shape;
     at = d->at = dpt_alloc_array((size_t)numbers, sizeof *at);
-    d->forward.phases = dpt_alloc(sizeof *d->forward.phases);
-    d->data.phases =
-        dpt_alloc_array((size_t)w->stride[0] * (size_t)w->stride[1], sizeof *d->data.phases);
-    if (at == NULL || d->forward.phases == NULL || d->data.phases == NULL) {
+    if (at == NULL || !take_phases(&d->forward, 1) ||
+        !take_phases(&d->data, (size_t)w->stride[0] * (size_t)w->stride[1])) {
         dpt_direct_close(d);
         *opened = NULL;
         return dpt_fail_memory(err, "a convolution", (double)numbers * sizeof *at);
@@ -258,7 +353,9 @@ void dpt_direct_close(struct dpt_direct *direct)
     if (direct == NULL)
         return;
     dpt_free(direct->data.phases);
+    dpt_free(direct->data.parts);
     dpt_free(direct->forward.phases);
+    dpt_free(direct->forward.parts);
     dpt_free(direct->at);
     dpt_free(direct);
 }

@@ -10,6 +10,9 @@
  *               stride, pixels of each phase of it have a patch of their own
  *     weights   8 weights of each output by outputs, over all pixels
  *
+ * Of few pixels a good part of what a window reads is zeros around the plane. Pixels that read the
+ * same taps of the plane, in all samples, are then rows of the same tiles, without these zeros.
+ *
  * Any window, stride, dilation and number of groups, each of which is a convolution of its own;
  * with few channels a group leaves most lanes idle (depthwise.h). The input is in blocks of 16
  * channels or in planes, all else in blocks. A sum is one chain of additions in an order that
@@ -60,15 +63,15 @@ void dpt_direct_bias(const struct dpt_conv_shape *shape, const float *dy, bool a
 /* --- the loops, for several instruction sets -------------------------------------------------- */
 
 /* The numbers of a row that are multiplied: k of each segment, `step` floats apart, from its offset
- * on. */
+ * on, by as many rows of b from its `first` on. */
 struct dpt_direct_sum {
-    const int64_t *offsets;
+    const int64_t *offsets, *first;
     int64_t segments, k, step;
 };
 
-/* c (+)= start + the sum over all segments of a column of the rows times a row of b. b: [segments *
- * k][16 v], aligned; start: [16 v], or NULL: zeros. Element [m][16 n + lane] of c is at
- * m * row + n * block + lane. */
+/* c (+)= start + the sum over all segments of a column of the rows times a row of b. b: [row]
+ * [16 v], aligned; start: [16 v], or NULL: zeros. Element [m][16 n + lane] of c is at m * row +
+ * n * block + lane. */
 typedef void dpt_direct_tile(const struct dpt_direct_sum *s, const float *const *rows,
                              const float *b, const float *start, bool add, float *c, int64_t row,
                              int64_t block);

@@ -112,13 +112,13 @@ static void put_blocks(const struct target *t, const float *sum, int64_t width, 
             memcpy(to[i] + n / LANES * t->plane, sum + n, LANES * sizeof *sum);
 }
 
-/* The outputs of a phase, for a block of channels of some samples. whole: whole blocks of 16 are
+/* The outputs of a part, for a block of channels of some samples. whole: whole blocks of 16 are
  * written, with what is after the last channel. */
-static void run_block(const struct dpt_direct_phase *phase, dpt_direct_tile *tile, int64_t width,
+static void run_block(const struct dpt_direct_part *part, dpt_direct_tile *tile, int64_t width,
                       const float *lines, int64_t line, int32_t samples, const float *b,
                       const float *start, const struct target *t, bool whole)
 {
-    const int64_t pixels = samples * phase->pixels;
+    const int64_t pixels = samples * part->pixels;
     float *y = t->y + t->channel / LANES * t->plane;
     int64_t q = 0;
     _Alignas(64) float sum[ROWS * MOST];
@@ -134,20 +134,20 @@ static void run_block(const struct dpt_direct_phase *phase, dpt_direct_tile *til
                 rows[i] = rows[i - 1];
                 continue;
             }
-            rows[i] = lines + phase->in_at[q];
-            to[i] = y + phase->out_at[q];
-            even = even && (i == 0 || to[i] - to[i - 1] == phase->step);
-            if (++q == phase->pixels) {
+            rows[i] = lines + part->in_at[q];
+            to[i] = y + part->out_at[q];
+            even = even && (i == 0 || to[i] - to[i - 1] == part->step);
+            if (++q == part->pixels) {
                 q = 0;
                 lines += line;
                 y += t->sample;
             }
         }
         if (even) {
-            tile(&phase->sum, rows, b, start, false, to[0], phase->step, t->plane);
+            tile(&part->sum, rows, b, start, false, to[0], part->step, t->plane);
             continue;
         }
-        tile(&phase->sum, rows, b, start, false, sum, width, LANES);
+        tile(&part->sum, rows, b, start, false, sum, width, LANES);
         (whole ? put_blocks : scatter)(t, sum, width, m, to);
     }
 }
@@ -162,22 +162,22 @@ static void run_group(const struct dpt_direct *d, const struct dpt_direct_pass *
         .y = y, .sample = up(pass->all, LANES) * pass->plane, .plane = pass->plane * LANES};
     const bool whole = pass->outputs % LANES == 0 || pass->outputs == pass->all;
 
-    for (int32_t i = 0; i < pass->n_phases; i++) {
-        const struct dpt_direct_phase *phase = &pass->phases[i];
-        const int64_t depth = phase->n_taps * pass->lines.channels;
-        const float *b = packed + phase->packed + group * depth * outputs;
+    for (int64_t first = 0; first < pass->outputs; first += block) {
+        const int64_t n = least(pass->outputs - first, block), width = up(n, LANES);
+        dpt_direct_tile *tile = dpt_direct_tile_for(d->shape.isa, (int)(width / LANES));
+        float start[MOST] = {0};
 
-        for (int64_t first = 0; first < pass->outputs; first += block) {
-            const int64_t n = least(pass->outputs - first, block), width = up(n, LANES);
-            float start[MOST] = {0};
+        t.channel = group * pass->outputs + (int32_t)first;
+        t.n = (int32_t)n;
+        if (bias != NULL)
+            memcpy(start, bias + t.channel, (size_t)n * sizeof *start);
+        for (int32_t i = 0; i < pass->n_parts; i++) {
+            const struct dpt_direct_part *part = &pass->parts[i];
+            const struct dpt_direct_phase *phase = &pass->phases[part->phase];
+            const int64_t depth = phase->n_taps * pass->lines.channels;
 
-            t.channel = group * pass->outputs + (int32_t)first;
-            t.n = (int32_t)n;
-            if (bias != NULL)
-                memcpy(start, bias + t.channel, (size_t)n * sizeof *start);
-            run_block(phase, dpt_direct_tile_for(d->shape.isa, (int)(width / LANES)), width, lines,
-                      pass->lines.sample, samples, b, start, &t, whole);
-            b += depth * width;
+            run_block(part, tile, width, lines, pass->lines.sample, samples,
+                      packed + phase->packed + depth * (group * outputs + first), start, &t, whole);
         }
     }
 }
@@ -260,13 +260,15 @@ static void sum_rows(const struct dpt_direct *d, const struct work *w, int64_t f
     const struct dpt_conv_shape *s = &d->shape.conv;
     const int64_t block = dpt_gemm_block(f->outputs), columns = s->out[1];
     const int64_t row = s->window.stride[0] * f->lines.size[1] * f->lines.pitch;
-    int64_t offsets[PIECE];
-    const struct dpt_direct_sum sum = {offsets, rows, columns,
+    int64_t offsets[PIECE], of_b[PIECE];
+    const struct dpt_direct_sum sum = {offsets, of_b, rows, columns,
                                        s->window.stride[1] * f->lines.pitch};
     float *c = w->sums;
 
-    for (int64_t i = 0; i < rows; i++)
+    for (int64_t i = 0; i < rows; i++) {
         offsets[i] = (first + i) / s->out[0] * f->lines.sample + (first + i) % s->out[0] * row;
+        of_b[i] = i * columns;
+    }
     for (int64_t o = 0; o < f->outputs; o += block) {
         const int64_t width = up(least(f->outputs - o, block), LANES);
         dpt_direct_tile *tile = dpt_direct_tile_for(d->shape.isa, (int)(width / LANES));

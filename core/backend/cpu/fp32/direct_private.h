@@ -18,11 +18,17 @@ struct dpt_direct_lines {
 
 /* Outputs of a pass with the same patch: without a stride, or forward, all of them. */
 struct dpt_direct_phase {
+    int64_t *taps, n_taps; /* numbers of the kernel's taps, in the order of the weights */
+    int64_t packed;        /* floats of the weights before this phase's */
+};
+
+/* Outputs of a phase with the same taps that read no zeros around the plane; or all of them, which
+ * read these, too. */
+struct dpt_direct_part {
+    int32_t phase;
     int64_t pixels, step;      /* of a sample; floats of y between two side by side */
     int64_t *in_at, *out_at;   /* [pixels]: in a sample's lines, and in a block of its output */
     struct dpt_direct_sum sum; /* over the patch */
-    int64_t *taps, n_taps;     /* numbers of the kernel's taps, as the segments have them */
-    int64_t packed;            /* floats of the weights before this phase's */
 };
 
 struct dpt_direct_pass {
@@ -30,8 +36,9 @@ struct dpt_direct_pass {
     int32_t outputs, all; /* channels of a group, and of all groups */
     int64_t plane;        /* pixels of the output */
     int32_t samples;      /* in lines at a time */
-    int32_t n_phases;
+    int32_t n_phases, n_parts;
     struct dpt_direct_phase *phases;
+    struct dpt_direct_part *parts;
     int64_t packed; /* floats of the weights */
 };
 

@@ -11,7 +11,11 @@
 /* The innermost loops of direct convolutions, as those of tile.c: the sums stay in registers for
  * all segments. */
 
-enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
+enum {
+    ROWS = DPT_TILE_ROWS,
+    LANES = DPT_TILE_LANES,
+    AHEAD = 32, /* rows of b that are fetched before they are used */
+};
 
 #define PARAMETERS                                                                                 \
     const struct dpt_direct_sum *s, const float *const *rows, const float *b, const float *start,  \
@@ -22,14 +26,16 @@ DPT_INLINE void plain(int v, PARAMETERS)
     for (int m = 0; m < ROWS; m++) {
         for (int n = 0; n < v; n++) {
             float sum[LANES] = {0}, *to = c + m * row + n * block;
-            const float *from = b + (int64_t)n * LANES;
 
             for (int lane = 0; lane < LANES && start != NULL; lane++)
                 sum[lane] = start[n * LANES + lane];
-            for (int64_t segment = 0; segment < s->segments; segment++)
+            for (int64_t segment = 0; segment < s->segments; segment++) {
+                const float *from = b + (s->first[segment] * v + n) * LANES;
+
                 for (int64_t i = 0; i < s->k; i++, from += (int64_t)v * LANES)
                     for (int lane = 0; lane < LANES; lane++)
                         sum[lane] += rows[m][s->offsets[segment] + i * s->step] * from[lane];
+            }
             for (int lane = 0; lane < LANES; lane++)
                 to[lane] = add ? to[lane] + sum[lane] : sum[lane];
         }
@@ -72,13 +78,16 @@ DPT_INLINE AVX512 void avx512(int v, PARAMETERS)
                 start != NULL ? _mm512_loadu_ps(start + (int64_t)n * LANES) : _mm512_setzero_ps();
     for (int64_t segment = 0; segment < s->segments; segment++) {
         const int64_t first = s->offsets[segment], last = first + length;
+        const float *line = b + s->first[segment] * v * LANES;
 
-        for (int64_t i = first; i < last; i += step, b += (int64_t)v * LANES) {
+        for (int64_t i = first; i < last; i += step, line += (int64_t)v * LANES) {
             __m512 from[3];
 
 #pragma GCC unroll 3
-            for (int n = 0; n < v; n++)
-                from[n] = _mm512_load_ps(b + (int64_t)n * LANES);
+            for (int n = 0; n < v; n++) {
+                from[n] = _mm512_load_ps(line + (int64_t)n * LANES);
+                _mm_prefetch((const char *)(line + ((int64_t)AHEAD * v + n) * LANES), _MM_HINT_T0);
+            }
 #pragma GCC unroll 8
             for (int m = 0; m < ROWS; m++) {
                 const __m512 factor = _mm512_set1_ps(r[m][i]);
@@ -115,9 +124,10 @@ DPT_INLINE AVX2 void avx2_part(int v, const struct dpt_direct_sum *s, const floa
                 start != NULL ? _mm256_loadu_ps(start + (int64_t)n * 8) : _mm256_setzero_ps();
     for (int64_t segment = 0; segment < s->segments; segment++) {
         const int64_t first = s->offsets[segment], last = first + length;
+        const float *line = b + s->first[segment] * v * LANES;
 
-        for (int64_t i = first; i < last; i += step, b += (int64_t)v * LANES) {
-            const __m256 low = _mm256_load_ps(b), high = _mm256_load_ps(b + 8);
+        for (int64_t i = first; i < last; i += step, line += (int64_t)v * LANES) {
+            const __m256 low = _mm256_load_ps(line), high = _mm256_load_ps(line + 8);
 
 #pragma GCC unroll 4
             for (int m = 0; m < 4; m++) {
@@ -163,13 +173,14 @@ DPT_INLINE void neon_part(int v, const struct dpt_direct_sum *s, const float *co
             sum[m][n] = start != NULL ? vld1q_f32(start + (int64_t)n * 4) : vdupq_n_f32(0);
     for (int64_t segment = 0; segment < s->segments; segment++) {
         const int64_t first = s->offsets[segment], last = first + length;
+        const float *line = b + s->first[segment] * v * LANES;
 
-        for (int64_t i = first; i < last; i += step, b += (int64_t)v * LANES) {
+        for (int64_t i = first; i < last; i += step, line += (int64_t)v * LANES) {
             float32x4_t from[4];
 
 #pragma GCC unroll 4
             for (int n = 0; n < 4; n++)
-                from[n] = vld1q_f32(b + (int64_t)n * 4);
+                from[n] = vld1q_f32(line + (int64_t)n * 4);
 #pragma GCC unroll 4
             for (int m = 0; m < 4; m++) {
                 const float32x4_t factor = vdupq_n_f32(r[m][i]);
