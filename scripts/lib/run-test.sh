@@ -19,6 +19,10 @@ if [ "$build" != build ]; then
 fi
 limit=${DPT_LIMIT:-$limit}
 
+# Open MPI 5 names the memory that ranks share by 16 bits of its hash of a run's name: of two runs at a time both may crash or hang.
+segments=$(mktemp -d /dev/shm/dptrain-test.XXXXXX 2>/dev/null) && export OMPI_MCA_btl_sm_backing_directory="$segments"
+trap '[ -z "$segments" ] || rm -rf "$segments"' EXIT
+
 # MPI's own start-up keeps memory until the end of the process.
 leaks=0
 [ ! -e "$DPT_LOGS/leaks" ] || leaks=1
