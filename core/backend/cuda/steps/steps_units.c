@@ -31,9 +31,10 @@ enum dpt_status dpt_cuda_units_open(struct dpt_cuda_steps *s, struct dpt_error *
     u->there[0] = u->there[1] = u->computed = -1;
     DPT_TRY(dpt_graph_chunks(s->p->spec.graph, &chunks, err));
     for (size_t k = 0; k < chunks.n; k++) {
-        const int64_t n = (int64_t)(chunks.begin[k + 1] - chunks.begin[k]);
+        const size_t n = chunks.begin[k + 1] - chunks.begin[k];
+        const int64_t room = (int64_t)dpt_round_up(n, sizeof(float)); /* vectors follow it */
 
-        u->rest = n > u->rest ? n : u->rest;
+        u->rest = room > u->rest ? room : u->rest;
     }
     {
         const int64_t floats = s->slot_floats * (int64_t)sizeof(float);

@@ -44,6 +44,17 @@ def test_many_units(machine, precision, frozen):
         machine.assert_same_run(str(ranks), "one")
 
 
+@pytest.mark.parametrize("width", [53, 805])
+def test_rows_that_fill_no_vectors(machine, width):
+    """The chunks of the norm, between whose rests the sums of slices lie, have rows as long."""
+    job = machine.job({**MLP, "data": f"{{train: synthetic, synthetic: {{samples: 60, shape: [{width}]}}}}"}, train="{steps: 4}",
+                      model="{type: mlp, hidden: [24, 33], outputs: 10}")
+    machine.train("one", job)
+    for ranks in (2, 3):
+        machine.train(str(ranks), job, ranks=ranks)
+        assert machine.newest(str(ranks)) == machine.newest("one")
+
+
 def test_runs_go_on_anywhere(machine):
     """In the middle of an epoch, on other numbers of ranks, and where the weights are whole or the host's."""
     job = machine.job(AVERAGED, optimizer="{type: adam, lr: 0.01}")
