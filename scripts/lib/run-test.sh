@@ -74,7 +74,8 @@ pytest)
     timed env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short \
         -p no:cacheprovider --import-mode=importlib ${which:+-k "$which"} "$file"
     rc=$?
-    count() { grep -Eo "[0-9]+ $1" <(tail -n 1 "$log") | awk '{ n += $1 } END { print n + 0 }'; }
+    # Warnings of pytest's end, as about a folder of another one that it could not remove, come after the line that counts.
+    count() { grep -Eo "[0-9]+ $1" <(grep -E ' in [0-9.]+s( \([0-9:]+\))?( =+)?$' "$log" | tail -n 1) | awk '{ n += $1 } END { print n + 0 }'; }
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
     ;;
 style)
