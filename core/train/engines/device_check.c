@@ -109,7 +109,8 @@ out:
     return status;
 }
 
-/* A weight as layers read it in bf16. */
+/* A weight as a GPU's layers read it in bf16: unlike the CPU's (core/backend/bf16.h) they keep
+ * numbers below 2^-126. */
 static float in_bf16(float weight)
 {
     uint32_t bits;
