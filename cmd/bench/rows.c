@@ -104,6 +104,28 @@ static const char *done_to_samples(const struct dpt_trainer *t)
                                : "";
 }
 
+/* A rank of one thread waits for none, nor does one alone wait for others: no row says so. */
+static bool has_row(const struct dpt_bench *b, int what)
+{
+    const int ranks = b->t->comm->world.size;
+
+    return what == DPT_SPAN_STEP           ? ranks > 1
+           : what == DPT_SPAN_WAIT_STAGE   ? moved(b, what) > 0
+           : what == DPT_SPAN_WAIT_THREADS ? b->t->layout.all_threads > ranks
+                                           : true;
+}
+
+/* Seconds of what has no row: two marks that follow one another, between which a busy machine may
+ * run something else for as long as it likes. */
+static double without_row(const struct dpt_bench *b, const double *seconds)
+{
+    double sum = 0;
+
+    for (const struct part *part = parts; part < parts + sizeof parts / sizeof *parts; part++)
+        sum += has_row(b, part->what) ? 0 : seconds[part->what];
+    return sum;
+}
+
 static void add_part(struct dpt_bench *b, const struct part *part, double seconds)
 {
     const int what = part->what, ranks = b->t->comm->world.size;
@@ -113,10 +135,6 @@ static void add_part(struct dpt_bench *b, const struct part *part, double second
                                 .seconds = seconds,
                                 .cost = dpt_cost_of_part(&b->workload, what)};
 
-    if ((what == DPT_SPAN_STEP && ranks == 1) ||
-        (what == DPT_SPAN_WAIT_STAGE && moved(b, what) == 0) ||
-        (what == DPT_SPAN_WAIT_THREADS && b->t->layout.all_threads == ranks))
-        return;
     /* Another rank reads what each rank sends in the rounds of a step. */
     if (what == DPT_SPAN_REDUCTION)
         row.cost.move[0].bytes += 2 * ranks * moved(b, what);
@@ -205,7 +223,10 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
         b->t->reduction.state != NULL && b->t->reduction.type->sums_of_squares(b->t) != NULL;
     DPT_TRY(dpt_plan_read_list(&b->t->layout, b->t->stage, &b->traffic, err));
     for (const struct part *part = parts; part < parts + sizeof parts / sizeof *parts; part++) {
-        add_part(b, part, seconds[part->what]);
+        if (has_row(b, part->what))
+            add_part(b, part,
+                     seconds[part->what] +
+                         (part->what == DPT_SPAN_OTHER ? without_row(b, seconds) : 0));
         if (part->what == DPT_SPAN_DATA)
             add_forward(b, seconds, calls, nodes);
         else if (part->what == DPT_SPAN_LOSS)
