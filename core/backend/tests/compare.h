@@ -61,6 +61,69 @@ static inline void assert_same_sums(const struct scene *s, const struct dpt_metr
     assert_near_sums(s, a, b, 1e-5 * (fabs(b->loss) + 1));
 }
 
+/* --- sums of several micro-batches ------------------------------------------------------------ */
+
+/* Trains the micro-batches in turn, `times` times: the program adds their gradients, or, if
+ * `keeps`, it may keep what they are made of until it writes, or adds, their sum. Returns whether
+ * it does. */
+static inline bool train_in_turn(const struct dpt_backend *backend, const struct scene *s,
+                                 const struct owned_batch *data, int32_t n, int32_t times,
+                                 bool keeps, float *gradient)
+{
+    struct scene with = *s;
+    void *program;
+    int32_t adds;
+
+    with.spec.adds = keeps ? n : 0;
+    program = open_program(backend, &with);
+    adds = keeps ? backend->adds(program) : 1;
+    assert_true(adds == 1 || adds == n);
+    for (int64_t i = 0; i < s->graph.arena && keeps; i++)
+        gradient[i] = NAN;
+    for (int32_t k = 0; k < times * n; k++) {
+        struct dpt_metric_sums sums = {0};
+
+        with.batch = data[k % n];
+        with.batch.batch.before = keeps ? k % n : 0;
+        with.batch.batch.more = keeps && k % n + 1 < n;
+        train(backend, &with, program, 0, k >= n || (k > 0 && !keeps), gradient, &sums);
+    }
+    backend->close(program);
+    return adds > 1;
+}
+
+/* Gradients that the program sums, `times` times the same, have the bits of gradients added one
+ * after the other. Returns whether it keeps any. */
+static inline bool assert_sums_as_each(const struct dpt_backend *backend, const struct scene *s,
+                                       uint64_t seed, int32_t times)
+{
+    struct owned_batch data[5];
+    struct draw d = {seed + 9000};
+    const int32_t n = draw_int(&d, 2, 5);
+    float *each = new_arena(s), *sum = new_arena(s);
+    bool keeps;
+
+    for (int32_t k = 0; k < n; k++)
+        batch_fill(&data[k], &s->graph, s->spec.micro,
+                   k + 1 < n ? s->spec.micro : draw_int(&d, 1, s->spec.micro), true, &d);
+    train_in_turn(backend, s, data, n, times, false, each);
+    keeps = train_in_turn(backend, s, data, n, times, true, sum);
+    for (int32_t t = 0; t < s->graph.n_tensors; t++) {
+        const struct dpt_tensor *tensor = &s->graph.tensors[t];
+        const size_t count = (size_t)tensor->count;
+
+        if (memcmp(each + tensor->offset, sum + tensor->offset, count * sizeof *sum) != 0)
+            fail_msg("%s, %d micro-batches of %d: gradient of %s differs by %g", s->text, n,
+                     s->spec.micro, tensor->name,
+                     distance(sum + tensor->offset, each + tensor->offset, count, 1e-3));
+    }
+    for (int32_t k = 0; k < n; k++)
+        batch_release(&data[k]);
+    dpt_free(each);
+    dpt_free(sum);
+    return keeps;
+}
+
 /* --- what `train` says while it goes back ----------------------------------------------------- */
 
 struct passing {

@@ -347,64 +347,16 @@ static void evaluates_what_it_trains(void **state)
         fail_msg("folded and not they are %g apart, fp32 and bf16 %g", apart, rounding);
 }
 
-/* Trains the micro-batches one by one: the program adds their gradients, or, if `keeps`, it may
- * keep what they are made of until it writes their sum over what is in the arena. */
-static void train_in_turn(const struct scene *s, const struct owned_batch *data, int32_t n,
-                          bool keeps, float *gradient)
-{
-    struct scene with = *s;
-    void *program;
-
-    with.spec.adds = keeps ? n : 0;
-    program = open_program(CPU, &with);
-    for (int64_t i = 0; i < s->graph.arena && keeps; i++)
-        gradient[i] = NAN;
-    for (int32_t k = 0; k < n; k++) {
-        struct dpt_metric_sums sums = {0};
-
-        with.batch = data[k];
-        with.batch.batch.before = keeps ? k : 0;
-        with.batch.batch.more = keeps && k + 1 < n;
-        train(CPU, &with, program, 0, k > 0 && !keeps, gradient, &sums);
-    }
-    if (keeps && (CPU)->adds != NULL)
-        assert_true((CPU)->adds(program) == 1 || (CPU)->adds(program) == n);
-    (CPU)->close(program);
-}
-
 /* Gradients that the program sums have the same bits as gradients added one after the other. */
 static void sums_have_the_bits_of_each_added(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < LAYERS && (CPU)->adds != NULL; seed += (uint64_t)net_every()) {
-        struct owned_batch data[5];
         struct scene s;
 
         limit(seed);
         layer_init(&s, seed);
-        struct draw d = {seed + 9000};
-        const int32_t n = draw_int(&d, 2, 5);
-        float *each = new_arena(&s), *sum = new_arena(&s);
-
-        for (int32_t k = 0; k < n; k++)
-            batch_fill(&data[k], &s.graph, s.spec.micro,
-                       k + 1 < n ? s.spec.micro : draw_int(&d, 1, s.spec.micro), true, &d);
-        train_in_turn(&s, data, n, false, each);
-        train_in_turn(&s, data, n, true, sum);
-        for (int32_t t = 0; t < s.graph.n_tensors; t++) {
-            const struct dpt_tensor *tensor = &s.graph.tensors[t];
-
-            if (memcmp(each + tensor->offset, sum + tensor->offset,
-                       (size_t)tensor->count * sizeof *sum) != 0)
-                fail_msg("%s, %d micro-batches of %d: gradient of %s differs by %g", s.text, n,
-                         s.spec.micro, tensor->name,
-                         distance(sum + tensor->offset, each + tensor->offset,
-                                  (size_t)tensor->count, 1e-3));
-        }
-        for (int32_t k = 0; k < n; k++)
-            batch_release(&data[k]);
-        dpt_free(each);
-        dpt_free(sum);
+        assert_sums_as_each(CPU, &s, seed, 1);
         scene_release(&s);
     }
 }
@@ -454,7 +406,7 @@ static void squares_are_those_of_the_gradient(void **state)
         for (int32_t k = 0; k < n; k++)
             batch_fill(&data[k], &s.graph, s.spec.micro, s.spec.micro, true, &d);
         data[n - 1].batch.squares = &squares;
-        train_in_turn(&s, data, n, keeps, gradient);
+        train_in_turn(CPU, &s, data, n, 1, keeps, gradient);
         for (size_t k = 0; k < pieces; k++) {
             const double want = has_own_kernels() && (keeps || n == 1)
                                     ? dpt_sum_of_squares(gradient + k * PIECE, PIECE)

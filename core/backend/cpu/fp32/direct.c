@@ -30,9 +30,15 @@ static int64_t *take(int64_t **at, int64_t n)
     return taken;
 }
 
-static void finish_lines(struct dpt_direct_lines *lines)
+/* stride: from pixel to pixel of a sum. */
+static int64_t pitch_of(int32_t channels, int32_t stride)
 {
-    lines->pitch = lines->channels % CROWDED == 0 ? lines->channels + LANES : lines->channels;
+    return channels + (channels * stride % CROWDED == 0 ? LANES : 0);
+}
+
+static void finish_lines(struct dpt_direct_lines *lines, int32_t stride)
+{
+    lines->pitch = pitch_of(lines->channels, stride);
     lines->sample = (int64_t)lines->size[0] * lines->size[1] * lines->pitch;
 }
 
@@ -180,7 +186,10 @@ static void plan_phase(struct dpt_direct_pass *pass, const struct dpt_conv_shape
 /* The weights' places, and how many samples are copied at a time. */
 static void finish_pass(struct dpt_direct_pass *pass, const struct dpt_conv_shape *s)
 {
+    const struct dpt_direct_lines *lines = &pass->lines;
     const int64_t groups = s->window.groups;
+    /* Sums are cut where a copy ends, which decides their bits: no stride does. */
+    const int64_t sample = (int64_t)lines->size[0] * lines->size[1] * pitch_of(lines->channels, 1);
 
     pass->packed = 0;
     for (int32_t i = 0; i < pass->n_phases; i++) {
@@ -188,8 +197,8 @@ static void finish_pass(struct dpt_direct_pass *pass, const struct dpt_conv_shap
         pass->packed +=
             groups * pass->phases[i].n_taps * pass->lines.channels * up(pass->outputs, LANES);
     }
-    pass->samples = (int32_t)least(
-        s->n, most(1, most(NEAR, least(pass->packed, NEAREST)) / pass->lines.sample));
+    pass->samples =
+        (int32_t)least(s->n, most(1, most(NEAR, least(pass->packed, NEAREST)) / sample));
 }
 
 static void plan_forward(struct dpt_direct *d, int64_t **at)
@@ -211,7 +220,7 @@ static void plan_forward(struct dpt_direct *d, int64_t **at)
         axes[i] = (struct axis){.n = w->kernel[i], .tap_step = 1, .at_step = w->dilation[i]};
         outputs[i] = (struct outputs){s->out[i], 0, w->stride[i], 1};
     }
-    finish_lines(lines);
+    finish_lines(lines, w->stride[1]);
     pass->outputs = s->out_channels / w->groups;
     pass->all = s->out_channels;
     pass->plane = (int64_t)s->out[0] * s->out[1];
@@ -274,7 +283,7 @@ static void plan_gradient(struct dpt_direct_lines *lines, const struct dpt_conv_
         lines->before[i] = before;
         lines->size[i] = before + last + 1;
     }
-    finish_lines(lines);
+    finish_lines(lines, 1);
 }
 
 static void plan_data(struct dpt_direct *d, int64_t **at)

@@ -11,7 +11,8 @@ enum {
     ROWS = DPT_TILE_ROWS,
     LANES = DPT_TILE_LANES,
     MOST = DPT_TILE_MOST,
-    PIECE = 128, /* pixels of a sum over them whose operands stay in the nearest cache */
+    PIECE = 128,   /* pixels of a sum over them whose operands stay in the nearest cache */
+    FEW_ROWS = 32, /* weights of an output */
 };
 
 /* --- lines ------------------------------------------------------------------------------------ */
@@ -214,15 +215,25 @@ void dpt_direct_data(const struct dpt_direct *d, const float *dy, const float *p
 
 /* --- the gradient of the weights -------------------------------------------------------------- */
 
-/* A thread's workspace. */
+/* A thread's workspace, and where the gradient lies: [block of outputs][pixel][output of the
+ * block]. */
 struct work {
-    float *lines, *dy; /* dy: [block of outputs][pixel][output of the block] */
-    float *sums;       /* [block of outputs][weight][output of the block] */
+    float *lines, *copy;
+    const float *dy;       /* the copy, or the gradient itself */
+    int64_t block;         /* outputs */
+    int64_t plane, sample; /* pixels from block to block, and from sample to sample */
+    float *sums;           /* [block of outputs][weight][output of the block] */
     float *transposed;
-    int64_t *offsets;
 };
 
-/* A group's channels of the gradient of some samples, in blocks of outputs. */
+/* With few weights of an output, copying the gradient takes longer than wide tiles save. */
+static bool reads_gradient(const struct dpt_direct *d)
+{
+    return d->rows <= FEW_ROWS &&
+           (d->forward.outputs % LANES == 0 || d->shape.conv.window.groups == 1);
+}
+
+/* Copies a group's channels of the gradient of some samples. */
 static void write_gradient(const struct dpt_direct *d, const float *dy, int32_t first,
                            int32_t samples, int32_t group, float *to)
 {
@@ -254,11 +265,11 @@ static void write_gradient(const struct dpt_direct *d, const float *dy, int32_t 
 
 /* Adds the sums over some rows of pixels, of all weights of a group. */
 static void sum_rows(const struct dpt_direct *d, const struct work *w, int64_t first, int64_t rows,
-                     int64_t pixels, bool add)
+                     bool add)
 {
     const struct dpt_direct_pass *f = &d->forward;
     const struct dpt_conv_shape *s = &d->shape.conv;
-    const int64_t block = dpt_gemm_block(f->outputs), columns = s->out[1];
+    const int64_t columns = s->out[1];
     const int64_t row = s->window.stride[0] * f->lines.size[1] * f->lines.pitch;
     int64_t offsets[PIECE], of_b[PIECE];
     const struct dpt_direct_sum sum = {offsets, of_b, rows, columns,
@@ -267,12 +278,12 @@ static void sum_rows(const struct dpt_direct *d, const struct work *w, int64_t f
 
     for (int64_t i = 0; i < rows; i++) {
         offsets[i] = (first + i) / s->out[0] * f->lines.sample + (first + i) % s->out[0] * row;
-        of_b[i] = i * columns;
+        of_b[i] = (first + i) / s->out[0] * w->sample + (first + i) % s->out[0] * columns;
     }
-    for (int64_t o = 0; o < f->outputs; o += block) {
-        const int64_t width = up(least(f->outputs - o, block), LANES);
+    for (int64_t o = 0; o < f->outputs; o += w->block) {
+        const int64_t width = up(least(f->outputs - o, w->block), LANES);
         dpt_direct_tile *tile = dpt_direct_tile_for(d->shape.isa, (int)(width / LANES));
-        const float *b = w->dy + o * pixels + first * columns * width;
+        const float *b = w->dy + o * w->plane;
 
         for (int64_t r = 0; r < d->rows; r += ROWS, c += ROWS * width) {
             const float *from[ROWS];
@@ -287,11 +298,11 @@ static void sum_rows(const struct dpt_direct *d, const struct work *w, int64_t f
 /* Writes or adds a group's sums to its weights. */
 static void give_sums(const struct dpt_direct *d, const struct work *w, bool add, float *dw)
 {
-    const int64_t outputs = d->forward.outputs, block = dpt_gemm_block(outputs);
+    const int64_t outputs = d->forward.outputs;
     const float *c = w->sums;
 
-    for (int64_t o = 0; o < outputs; o += block, dw += block * d->rows) {
-        const int64_t n = least(outputs - o, block), width = up(n, LANES);
+    for (int64_t o = 0; o < outputs; o += w->block, dw += w->block * d->rows) {
+        const int64_t n = least(outputs - o, w->block), width = up(n, LANES);
 
         dpt_transpose(c, width, d->rows, n, add ? w->transposed : dw, d->rows);
         if (add)
@@ -305,12 +316,15 @@ void dpt_direct_weights(const struct dpt_direct *d, const float *x, const float 
 {
     const struct dpt_conv_shape *s = &d->shape.conv;
     const struct dpt_direct_pass *f = &d->forward;
-    const int64_t outputs = up(f->outputs, LANES);
+    const int64_t outputs = up(f->outputs, LANES), all = up(f->all, LANES);
     const int64_t piece = least(most(1, PIECE / s->out[1]), PIECE);
-    struct work w = {.sums = scratch};
+    const bool copies = !reads_gradient(d);
+    struct work w = {.sums = scratch,
+                     .block = copies ? dpt_gemm_block(f->outputs) : LANES,
+                     .sample = copies ? f->plane : all / LANES * f->plane};
 
-    w.dy = w.sums + up(d->rows, ROWS) * outputs;
-    w.lines = w.dy + f->samples * f->plane * outputs;
+    w.copy = w.sums + up(d->rows, ROWS) * outputs;
+    w.lines = w.copy + f->samples * f->plane * outputs;
     w.transposed = w.lines + up(f->samples * f->lines.sample, LANES) + DPT_DIRECT_SLACK;
     for (int32_t group = 0; group < s->window.groups; group++) {
         for (int32_t first = 0; first < s->n; first += f->samples) {
@@ -318,9 +332,12 @@ void dpt_direct_weights(const struct dpt_direct *d, const float *x, const float 
             const int64_t rows = (int64_t)samples * s->out[0];
 
             write_samples(&f->lines, x, first, samples, group, w.lines);
-            write_gradient(d, dy, first, samples, group, w.dy);
+            w.dy = copies ? w.copy : dy + (first * all + group * f->outputs) * f->plane;
+            w.plane = copies ? samples * f->plane : f->plane;
+            if (copies)
+                write_gradient(d, dy, first, samples, group, w.copy);
             for (int64_t at = 0; at < rows; at += piece)
-                sum_rows(d, &w, at, least(rows - at, piece), samples * f->plane, first + at > 0);
+                sum_rows(d, &w, at, least(rows - at, piece), first + at > 0);
         }
         give_sums(d, &w, add, dw + group * f->outputs * d->rows);
     }

@@ -51,13 +51,6 @@ DPT_INLINE void plain(int v, PARAMETERS)
 
 WIDTHS(plain, )
 
-/* The body of a tile whose registers hold four rows by sixteen columns. */
-#define BY_PARTS(part)                                                                             \
-    for (int m = 0; m < ROWS; m += 4)                                                              \
-        for (int n = 0; n < v; n++)                                                                \
-    part(v, s, rows + m, b + (int64_t)n * LANES,                                                   \
-         start != NULL ? start + (int64_t)n * LANES : NULL, add, c + m * row + n * block, row)
-
 #if DPT_X86
 
 #define AVX512 __attribute__((target("avx512f")))
@@ -109,49 +102,61 @@ DPT_INLINE AVX512 void avx512(int v, PARAMETERS)
     }
 }
 
-DPT_INLINE AVX2 void avx2_part(int v, const struct dpt_direct_sum *s, const float *const *rows,
-                               const float *b, const float *start, bool add, float *c, int64_t row)
+/* Four rows by `wide` times eight columns, the first of which is `at`. */
+DPT_INLINE AVX2 void avx2_part(int v, int wide, int at, PARAMETERS)
 {
     const float *const r[4] = {rows[0], rows[1], rows[2], rows[3]};
     const int64_t step = s->step, length = s->k * step;
-    __m256 sum[4][2];
+    __m256 sum[4][3];
 
 #pragma GCC unroll 4
     for (int m = 0; m < 4; m++)
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; n++)
+#pragma GCC unroll 3
+        for (int n = 0; n < wide; n++)
             sum[m][n] =
-                start != NULL ? _mm256_loadu_ps(start + (int64_t)n * 8) : _mm256_setzero_ps();
+                start != NULL ? _mm256_loadu_ps(start + at + (int64_t)n * 8) : _mm256_setzero_ps();
     for (int64_t segment = 0; segment < s->segments; segment++) {
         const int64_t first = s->offsets[segment], last = first + length;
-        const float *line = b + s->first[segment] * v * LANES;
+        const float *line = b + s->first[segment] * v * LANES + at;
 
         for (int64_t i = first; i < last; i += step, line += (int64_t)v * LANES) {
-            const __m256 low = _mm256_load_ps(line), high = _mm256_load_ps(line + 8);
+            __m256 from[3];
 
+#pragma GCC unroll 3
+            for (int n = 0; n < wide; n++)
+                from[n] = _mm256_load_ps(line + (int64_t)n * 8);
 #pragma GCC unroll 4
             for (int m = 0; m < 4; m++) {
                 const __m256 factor = _mm256_set1_ps(r[m][i]);
 
-                sum[m][0] = _mm256_fmadd_ps(factor, low, sum[m][0]);
-                sum[m][1] = _mm256_fmadd_ps(factor, high, sum[m][1]);
+#pragma GCC unroll 3
+                for (int n = 0; n < wide; n++)
+                    sum[m][n] = _mm256_fmadd_ps(factor, from[n], sum[m][n]);
             }
         }
     }
 #pragma GCC unroll 4
     for (int m = 0; m < 4; m++) {
-#pragma GCC unroll 2
-        for (int n = 0; n < 2; n++) {
-            float *to = c + m * row + (int64_t)n * 8;
+#pragma GCC unroll 3
+        for (int n = 0; n < wide; n++) {
+            const int column = at + n * 8;
+            float *to = c + m * row + column / LANES * block + column % LANES;
 
             _mm256_storeu_ps(to, add ? _mm256_add_ps(_mm256_loadu_ps(to), sum[m][n]) : sum[m][n]);
         }
     }
 }
 
+/* Of 48 columns 24 at a time: 16 have as many sums as there are multiplications under way. */
 DPT_INLINE AVX2 void avx2(int v, PARAMETERS)
 {
-    BY_PARTS(avx2_part);
+    const int wide = v == 3 ? 3 : 2;
+
+#pragma GCC unroll 2
+    for (int m = 0; m < ROWS; m += 4)
+#pragma GCC unroll 3
+        for (int at = 0; at < v * LANES; at += wide * 8)
+            avx2_part(v, wide, at, s, rows + m, b, start, add, c + m * row, row, block);
 }
 
 WIDTHS(avx512, AVX512)
@@ -204,7 +209,11 @@ DPT_INLINE void neon_part(int v, const struct dpt_direct_sum *s, const float *co
 
 DPT_INLINE void neon(int v, PARAMETERS)
 {
-    BY_PARTS(neon_part);
+    for (int m = 0; m < ROWS; m += 4)
+        for (int n = 0; n < v; n++)
+            neon_part(v, s, rows + m, b + (int64_t)n * LANES,
+                      start != NULL ? start + (int64_t)n * LANES : NULL, add,
+                      c + m * row + n * block, row);
 }
 
 WIDTHS(neon, )

@@ -93,8 +93,131 @@ DPT_INLINE void store_four(float *x, four v)
 
 /* --- AVX2 ------------------------------------------------------------------------------------- */
 
+#define AVX2 __attribute__((target("avx2,fma")))
+
+/* For each set of eight lanes, the numbers of those in it, a byte each: AVX2 cannot move the lanes
+ * of a mask to the front by itself. */
+#define HAS(set, i) ((uint64_t)(set) >> (i)&1)
+#define PUT(set, i)                                                                                \
+    (HAS(set, i) * (uint64_t)(i) << 8 * __builtin_popcount((set) & ((1 << (i)) - 1)))
+#define LANES_OF(set)                                                                              \
+    PUT(set, 0) | PUT(set, 1) | PUT(set, 2) | PUT(set, 3) | PUT(set, 4) | PUT(set, 5) |            \
+        PUT(set, 6) | PUT(set, 7)
+#define FOUR(of, set)    of(set), of(set + 1), of(set + 2), of(set + 3)
+#define SIXTEEN(of, set) FOUR(of, set), FOUR(of, set + 4), FOUR(of, set + 8), FOUR(of, set + 12)
+#define SETS(set)                                                                                  \
+    SIXTEEN(LANES_OF, set), SIXTEEN(LANES_OF, set + 16), SIXTEEN(LANES_OF, set + 32),              \
+        SIXTEEN(LANES_OF, set + 48)
+
+static const uint64_t lanes_of[256] = {SETS(0), SETS(64), SETS(128), SETS(192)};
+
+DPT_INLINE AVX2 __m256i front(unsigned set)
+{
+    return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)lanes_of[set]));
+}
+
+/* 8 rows of 8 words become columns. */
+DPT_INLINE AVX2 void transpose_eight(__m256i *row)
+{
+    __m256i a[8], b[8];
+
+    DPT_UNROLL for (int i = 0; i < 4; i++)
+    {
+        a[2 * i] = _mm256_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
+        a[2 * i + 1] = _mm256_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
+    }
+    DPT_UNROLL for (int i = 0; i < 2; i++)
+    {
+        b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+        b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+        b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+    }
+    DPT_UNROLL for (int i = 0; i < 4; i++)
+    {
+        row[i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x20);
+        row[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
+    }
+}
+
+/* Eight windows of eight channels at a time: a register for each window, then one for each channel.
+ */
+static AVX2 void list_avx2(int32_t used, int32_t windows, const int32_t *argmax, const float *dy,
+                           const int32_t *start, const int32_t *corner, int32_t step, int32_t *n,
+                           int32_t *at, float *much)
+{
+    const __m256i corners = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)corner));
+
+    memset(n, 0, (size_t)used * sizeof *n);
+    for (int32_t first = 0; first < windows; first += 8) {
+        const int32_t left = windows - first;
+        const unsigned there = left < 8 ? (1u << left) - 1 : 0xff;
+        int32_t begin[8] = {0};
+        __m256i starts;
+
+        memcpy(begin, start + first, (size_t)(left < 8 ? left : 8) * sizeof *begin);
+        starts = _mm256_loadu_si256((const __m256i *)begin);
+        for (int32_t half = 0; half < used; half += 8) {
+            __m256i argmaxes[8], values[8];
+
+            for (int i = 0; i < 8; i++) {
+                const int64_t from = (int64_t)(i < left ? first + i : first) * LANES + half;
+
+                argmaxes[i] = _mm256_loadu_si256((const __m256i *)(argmax + from));
+                values[i] = _mm256_loadu_si256((const __m256i *)(dy + from));
+            }
+            transpose_eight(argmaxes);
+            transpose_eight(values);
+            for (int32_t c = half; c < used && c < half + 8; c++) {
+                const __m256i found = argmaxes[c - half];
+                const unsigned won =
+                    there & ~(unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(found));
+                const __m256i order = front(won);
+                const __m256i where = _mm256_add_epi32(
+                    starts,
+                    _mm256_castps_si256(_mm256_permutevar_ps(_mm256_castsi256_ps(corners), found)));
+
+                _mm256_storeu_si256((__m256i *)(at + c * step + n[c]),
+                                    _mm256_permutevar8x32_epi32(where, order));
+                _mm256_storeu_si256((__m256i *)(much + c * step + n[c]),
+                                    _mm256_permutevar8x32_epi32(values[c - half], order));
+                n[c] += __builtin_popcount(won);
+            }
+        }
+    }
+}
+
+static AVX2 void sort_avx2(int32_t used, const int32_t *argmax, const float *dy, int32_t first,
+                           int32_t step, struct dpt_sparse_bucket *bucket)
+{
+    const __m256i steps = _mm256_set1_epi32(step);
+
+    for (int32_t half = 0; half < used; half += 8) {
+        const __m256i count =
+            _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(half));
+        const __m256i at =
+            _mm256_add_epi32(_mm256_set1_epi32(first), _mm256_mullo_epi32(count, steps));
+        const unsigned there = used - half < 8 ? (1u << (used - half)) - 1 : 0xff;
+        const __m256i argmaxes = _mm256_loadu_si256((const __m256i *)(argmax + half));
+        const __m256 much = _mm256_loadu_ps(dy + half);
+
+        for (int p = 0; p < 4; p++) {
+            const __m256i same = _mm256_cmpeq_epi32(argmaxes, _mm256_set1_epi32(p));
+            const unsigned won = there & (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(same));
+            const __m256i order = front(won);
+            const int32_t n = bucket->n[p];
+
+            /* As with AVX-512, all lanes are written. */
+            _mm256_storeu_si256((__m256i *)&bucket->at[p][n],
+                                _mm256_permutevar8x32_epi32(at, order));
+            _mm256_storeu_ps(&bucket->dy[p][n], _mm256_permutevar8x32_ps(much, order));
+            bucket->n[p] = n + __builtin_popcount(won);
+        }
+    }
+}
+
 #define NAME(x)      avx2_##x
-#define TARGET       __attribute__((target("avx2,fma")))
+#define TARGET       AVX2
 #define ISA          DPT_ISA_AVX2
 #define WIDTH        8
 #define VEC          __m256
@@ -103,8 +226,8 @@ DPT_INLINE void store_four(float *x, four v)
 #define SET1(s)      _mm256_set1_ps(s)
 #define ADD(a, b)    _mm256_add_ps(a, b)
 #define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
-#define LIST         list_plain
-#define SORT         sort_plain
+#define LIST         list_avx2
+#define SORT         sort_avx2
 #include "core/backend/cpu/fp32/sparse_lanes.inc"
 
 /* --- AVX-512 ---------------------------------------------------------------------------------- */

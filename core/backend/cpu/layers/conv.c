@@ -159,6 +159,8 @@ static void close_conv(struct dpt_cpu_node *node)
 #endif
     dpt_direct_close(conv->direct.conv);
     dpt_free(conv->lists.sparse);
+    dpt_free(conv->patches.taps);
+    dpt_free(conv->patches.numbers);
     dpt_bf16_conv_close(conv->bf16.conv);
 }
 

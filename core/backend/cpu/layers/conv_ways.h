@@ -27,7 +27,7 @@
 
 /* Each way once, the preferred ones first. bf16: all passes by the CPU's instructions for it;
  * winograd: forward with fewer products; lists: the gradients through a max-pool; patches: the
- * gradient of the weights as one product; winograd_data and winograd_weights: each gradient with
+ * gradient of many weights over few pixels; winograd_data and winograd_weights: each gradient with
  * fewer products; depthwise: a group for each channel; onednn: every pass of any shape; direct:
  * likewise. */
 #define DPT_CONV_WAYS(X)                                                                           \
@@ -100,8 +100,10 @@ struct dpt_conv {
         int scratch; /* buffer */
     } lists;
     struct {
-        struct dpt_gemm product;
-        int x, rows; /* buffers: [pixel][input][tap], and dy as [pixel][output] */
+        struct dpt_direct_sum *taps; /* over the pixels that read each of them */
+        int64_t *numbers;            /* memory of their arrays */
+        int operands;                /* buffer: x and dy of a micro-batch, or of all kept ones */
+        bool keeps;                  /* those of several micro-batches (dpt_cpu_kept) */
     } patches;
     struct {
         struct dpt_conv_kernels kernels; /* those not yet made into calls */

@@ -376,9 +376,9 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
-/* The number of micro-batches whose operands a dense layer in bf16 keeps, to write their gradients'
- * sum once (dpt_backend.adds); 1: it writes each gradient. The sum grows from the first to the
- * last, as if each were added to the arena. */
+/* The number of micro-batches whose operands a layer with many weights for its rows keeps, to
+ * write their gradients' sum once (dpt_backend.adds); 1: it writes each gradient. The sum grows
+ * from the first to the last, as if each were added to the arena. */
 static inline int32_t dpt_cpu_kept(const struct dpt_cpu_program *program)
 {
     const struct dpt_program_spec *spec = &program->spec;
