@@ -76,7 +76,7 @@ static inline bool train_in_turn(const struct dpt_backend *backend, const struct
 
     with.spec.adds = keeps ? n : 0;
     program = open_program(backend, &with);
-    adds = keeps ? backend->adds(program) : 1;
+    adds = keeps && backend->adds != NULL ? backend->adds(program) : 1;
     assert_true(adds == 1 || adds == n);
     for (int64_t i = 0; i < s->graph.arena && keeps; i++)
         gradient[i] = NAN;

@@ -57,6 +57,11 @@ void dpt_direct_data(const struct dpt_direct *direct, const float *dy, const flo
 void dpt_direct_weights(const struct dpt_direct *direct, const float *x, const float *dy, bool add,
                         float *scratch, float *dw, float *db);
 
+/* Copies a group's channels of the output's gradient, of `samples` samples from `first` on, as
+ * tiles read them: [block of outputs (dpt_gemm_block)][sample and pixel][output of the block]. */
+void dpt_direct_copy_gradient(const struct dpt_conv_shape *shape, const float *dy, int32_t first,
+                              int32_t samples, int32_t group, float *to);
+
 /* db[c] (+)= the sum of the channel's numbers in blocks of 16 channels. */
 void dpt_direct_bias(const struct dpt_conv_shape *shape, const float *dy, bool add, float *db);
 

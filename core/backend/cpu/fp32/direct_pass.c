@@ -233,31 +233,30 @@ static bool reads_gradient(const struct dpt_direct *d)
            (d->forward.outputs % LANES == 0 || d->shape.conv.window.groups == 1);
 }
 
-/* Copies a group's channels of the gradient of some samples. */
-static void write_gradient(const struct dpt_direct *d, const float *dy, int32_t first,
-                           int32_t samples, int32_t group, float *to)
+void dpt_direct_copy_gradient(const struct dpt_conv_shape *s, const float *dy, int32_t first,
+                              int32_t samples, int32_t group, float *to)
 {
-    const struct dpt_direct_pass *f = &d->forward;
-    const int64_t block = dpt_gemm_block(f->outputs), plane = f->plane * LANES;
-    const int64_t sample = up(f->all, LANES) * f->plane;
+    const int32_t outputs = s->out_channels / s->window.groups;
+    const int64_t pixels = (int64_t)s->out[0] * s->out[1], plane = pixels * LANES;
+    const int64_t block = dpt_gemm_block(outputs), sample = up(s->out_channels, LANES) * pixels;
 
-    for (int64_t o = 0; o < f->outputs; o += block) {
-        const int64_t n = least(f->outputs - o, block), width = up(n, LANES);
-        const int32_t channel = group * f->outputs + (int32_t)o;
+    for (int64_t o = 0; o < outputs; o += block) {
+        const int64_t n = least(outputs - o, block), width = up(n, LANES);
+        const int32_t channel = group * outputs + (int32_t)o;
 
-        for (int32_t s = first; s < first + samples; s++)
-            for (int64_t p = 0; p < f->plane; p++, to += width) {
-                const float *from = dy + s * sample + channel / LANES * plane + p * LANES;
+        for (int32_t i = first; i < first + samples; i++)
+            for (int64_t p = 0; p < pixels; p++, to += width) {
+                const float *from = dy + i * sample + channel / LANES * plane + p * LANES;
 
                 if (channel % LANES == 0) {
-                    for (int64_t i = 0; i < width; i += LANES)
-                        memcpy(to + i, from + i / LANES * plane, LANES * sizeof *to);
+                    for (int64_t k = 0; k < width; k += LANES)
+                        memcpy(to + k, from + k / LANES * plane, LANES * sizeof *to);
                     continue;
                 }
-                for (int64_t i = 0; i < width; i++) {
-                    const int64_t c = channel % LANES + i;
+                for (int64_t k = 0; k < width; k++) {
+                    const int64_t c = channel % LANES + k;
 
-                    to[i] = i < n ? from[c / LANES * plane + c % LANES] : 0;
+                    to[k] = k < n ? from[c / LANES * plane + c % LANES] : 0;
                 }
             }
     }
@@ -335,7 +334,7 @@ void dpt_direct_weights(const struct dpt_direct *d, const float *x, const float 
             w.dy = copies ? w.copy : dy + (first * all + group * f->outputs) * f->plane;
             w.plane = copies ? samples * f->plane : f->plane;
             if (copies)
-                write_gradient(d, dy, first, samples, group, w.copy);
+                dpt_direct_copy_gradient(s, dy, first, samples, group, w.copy);
             for (int64_t at = 0; at < rows; at += piece)
                 sum_rows(d, &w, at, least(rows - at, piece), first + at > 0);
         }

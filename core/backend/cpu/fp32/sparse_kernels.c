@@ -116,30 +116,6 @@ DPT_INLINE AVX2 __m256i front(unsigned set)
     return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)lanes_of[set]));
 }
 
-/* 8 rows of 8 words become columns. */
-DPT_INLINE AVX2 void transpose_eight(__m256i *row)
-{
-    __m256i a[8], b[8];
-
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        a[2 * i] = _mm256_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
-        a[2 * i + 1] = _mm256_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
-    }
-    DPT_UNROLL for (int i = 0; i < 2; i++)
-    {
-        b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-        b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-        b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-    }
-    DPT_UNROLL for (int i = 0; i < 4; i++)
-    {
-        row[i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x20);
-        row[4 + i] = _mm256_permute2x128_si256(b[i], b[4 + i], 0x31);
-    }
-}
-
 /* Eight windows of eight channels at a time: a register for each window, then one for each channel.
  */
 static AVX2 void list_avx2(int32_t used, int32_t windows, const int32_t *argmax, const float *dy,
@@ -166,8 +142,8 @@ static AVX2 void list_avx2(int32_t used, int32_t windows, const int32_t *argmax,
                 argmaxes[i] = _mm256_loadu_si256((const __m256i *)(argmax + from));
                 values[i] = _mm256_loadu_si256((const __m256i *)(dy + from));
             }
-            transpose_eight(argmaxes);
-            transpose_eight(values);
+            dpt_transpose_eight(argmaxes);
+            dpt_transpose_eight(values);
             for (int32_t c = half; c < used && c < half + 8; c++) {
                 const __m256i found = argmaxes[c - half];
                 const unsigned won =

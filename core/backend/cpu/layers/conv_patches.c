@@ -132,22 +132,6 @@ static void put_input(const struct dpt_conv_shape *s, const float *x, float *to)
         memcpy(to + (i % blocks * s->n + i / blocks) * plane, x, (size_t)plane * sizeof *x);
 }
 
-/* dy in blocks of channels -> [block of outputs][sample and pixel][output of the block]. */
-static void put_gradient(const struct dpt_conv_shape *s, const float *dy, float *to)
-{
-    const int64_t blocks = s->out_channels / LANES, pixels = pixels_of(s), rows = s->n * pixels,
-                  block = dpt_gemm_block(s->out_channels);
-
-    for (int64_t i = 0; i < s->n * blocks; i++) {
-        const int64_t o = i % blocks * LANES, first = o / block * block,
-                      width = least(s->out_channels - first, block);
-        float *row = to + rows * first + i / blocks * pixels * width + (o - first);
-
-        for (int64_t p = 0; p < pixels; p++, dy += LANES, row += width)
-            memcpy(row, dy, LANES * sizeof *dy);
-    }
-}
-
 /* The sums of 16 inputs' weights of a block of outputs: c [input][tap][width]. dw: where they go in
  * the gradient, which is fetched meanwhile. */
 static void sum_weights(const struct dpt_conv *conv, const float *x, const float *dy,
@@ -219,7 +203,7 @@ static void weights(const struct dpt_cpu_run *run, const struct dpt_cpu_node *no
     float *own = operands + before * (x_floats(s) + dy_floats(s));
 
     put_input(s, dpt_cpu_buffer(run, conv->back_x), own);
-    put_gradient(s, dpt_cpu_buffer(run, conv->dy), own + x_floats(s));
+    dpt_direct_copy_gradient(s, dpt_cpu_buffer(run, conv->dy), 0, s->n, 0, own + x_floats(s));
     if (s->bias)
         sum_bias(run, node, own + x_floats(s));
     if (!(conv->patches.keeps && run->batch->more))
